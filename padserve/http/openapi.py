@@ -1,0 +1,146 @@
+"""The OpenAPI 3.1 document, made from the Structs that decode and encode: what it says is what is accepted."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+
+from padserve import __version__
+from padserve.http.auth import PUBLIC
+from padserve.tasks.base import ItemError
+
+OPERATION = "operation"
+"""Key of a handler's ``opt`` that holds its `Operation`."""
+REF_TEMPLATE = "#/components/schemas/{name}"
+DESCRIPTION = "Transformers over HTTP, packed and exact."
+Schema = dict[str, Any]
+TASK_ERRORS = {
+    "400": "Malformed JSON, or text that is not valid Unicode",
+    "401": "Missing or wrong API key",
+    "404": "Unknown model",
+    "413": "Body too large, or more tokens than the queue can ever hold",
+    "415": "Body that is not JSON",
+    "422": "Invalid field, input too long, model that does not serve the task",
+    "429": "Queue full; see Retry-After",
+    "500": "Fault of the server",
+    "503": "Starting, draining or engine down; see Retry-After",
+    "504": "Deadline exceeded",
+}
+OPERATION_ERRORS = {code: TASK_ERRORS[code] for code in ("401", "404", "500", "503")}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What the document says of one handler. Request and result types are msgspec Structs."""
+
+    summary: str
+    tag: str
+    request_type: type[msgspec.Struct] | None = None
+    result_type: type[msgspec.Struct] | None = None
+    reply_media_type: str = "application/json"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """An error (RFC 9457). Some codes have more members, such as `length` and `max_length`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    input_tokens: int
+    output_tokens: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def make_document(handlers: Sequence[HTTPRouteHandler], with_keys: bool) -> Schema:
+    """``with_keys``: API keys are needed. Handlers without an `Operation` are left out."""
+    documented = [(handler, handler.opt[OPERATION]) for handler in handlers if OPERATION in handler.opt]
+    components = Components([operation for _, operation in documented])
+    document: Schema = {
+        "openapi": "3.1.0",
+        "info": {"title": "padserve", "version": __version__, "description": DESCRIPTION},
+        "paths": {},
+        "components": {"schemas": components.schemas},
+    }
+    for handler, operation in documented:
+        for path in handler.paths:
+            methods = document["paths"].setdefault(path.replace(":path}", "}"), {})
+            described = _describe(handler, operation, components)
+            methods.update({method.lower(): described for method in sorted(handler.http_methods)})
+    if with_keys:
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+class Components:
+    """The schemas that operations refer to."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        tasks = [(operation.request_type, operation.result_type) for operation in operations]
+        types: list[Any] = [Problem, Usage, ItemError, *dict.fromkeys(kind for pair in tasks for kind in pair if kind)]
+        refs, self.schemas = msgspec.json.schema_components(types, ref_template=REF_TEMPLATE)
+        self._refs: dict[Any, Schema] = dict(zip(types, refs, strict=True))
+        for _, result_type in tasks:
+            if result_type is not None:
+                self.schemas[_reply_name(result_type)] = self._envelope(result_type)
+
+    def of(self, kind: type[msgspec.Struct]) -> Schema:
+        return self._refs[kind]
+
+    def reply(self, result_type: type[msgspec.Struct] | None) -> Schema:
+        return {"$ref": REF_TEMPLATE.format(name=_reply_name(result_type))} if result_type else {}
+
+    def _envelope(self, result_type: type[msgspec.Struct]) -> Schema:
+        entry = {"anyOf": [self.of(result_type), self.of(ItemError)]}
+        properties = {
+            "model": {"type": "string"},
+            "results": {"type": "array", "items": entry},
+            "usage": self.of(Usage),
+        }
+        return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _reply_name(result_type: type[msgspec.Struct]) -> str:
+    return f"{result_type.__name__.removesuffix('Result')}Reply"
+
+
+def _describe(handler: HTTPRouteHandler, operation: Operation, components: Components) -> Schema:
+    reply = {operation.reply_media_type: {"schema": components.reply(operation.result_type)}}
+    problem = {"application/problem+json": {"schema": components.of(Problem)}}
+    errors = TASK_ERRORS if operation.request_type else OPERATION_ERRORS
+    described: Schema = {
+        "operationId": handler.name or handler.handler_name,
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "responses": {"200": {"description": "OK", "content": reply}}
+        | {status: {"description": text, "content": problem} for status, text in errors.items()},
+    }
+    if operation.request_type is not None:
+        content = {"application/json": {"schema": components.of(operation.request_type)}}
+        described["requestBody"] = {"required": True, "content": content}
+    if parameters := _parameters(handler, operation):
+        described["parameters"] = parameters
+    if handler.opt.get(PUBLIC):
+        described["security"] = []
+    return described
+
+
+def _parameters(handler: HTTPRouteHandler, operation: Operation) -> list[Schema]:
+    if operation.request_type is not None:
+        return [
+            _parameter("header", "X-Request-Timeout-Ms", {"type": "integer", "minimum": 1}),
+            _parameter("header", "X-Request-Id", {"type": "string", "maxLength": 128}),
+        ]
+    in_path = any("{name:path}" in path for path in handler.paths)
+    return [_parameter("path", "name", {"type": "string"})] if in_path else []
+
+
+def _parameter(place: str, name: str, schema: Schema) -> Schema:
+    return {"in": place, "name": name, "required": place == "path", "schema": schema}

@@ -1,0 +1,136 @@
+"""What a checkpoint is, read from its configuration alone: head, family, limits. No weights are loaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from padserve.config.structs import ModelConfig
+from padserve.core import Activation, Head
+from padserve.errors import ConfigError
+from padserve.starter.table import resolve_source
+
+HEAD_SUFFIXES: dict[str, Head] = {
+    "ForMaskedLM": "masked-lm",
+    "ForPreTraining": "masked-lm",
+    "WithLMHeadModel": "masked-lm",
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "Model": "embedding",
+}
+TASK_HEADS: dict[str, Head] = {
+    "fill-mask": "masked-lm",
+    "classify": "sequence-classification",
+    "token-classify": "token-classification",
+    "embed": "embedding",
+    "similarity": "embedding",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A source, resolved, and what its configuration says. ``config`` is the transformers configuration."""
+
+    path: str
+    revision: str | None
+    config: Any
+    architecture: str
+    head: Head
+    sentence_modules: bool  # a sentence-transformers folder
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels by class id. JSON keys are strings and come in any order; transformers has made them ints."""
+        if self.head not in ("sequence-classification", "token-classification"):
+            return ()
+        id2label = self.config.id2label
+        return tuple(str(id2label[index]) for index in sorted(id2label))
+
+
+def read_checkpoint(model: ModelConfig) -> Checkpoint:
+    """Read the configuration of a model's source. Errors: `ConfigError` that names the model and what is wrong."""
+    path, revision = resolve_source(model.source), model.revision or None
+    config = _read_config(model, path, revision)
+    architecture = (config.architectures or [type(config).__name__.replace("Config", "Model")])[0]
+    sentence_modules = _has_file(path, revision, "modules.json")
+    head = _head(model, architecture, sentence_modules, config)
+    return Checkpoint(path, revision, config, architecture, head, sentence_modules)
+
+
+def _read_config(model: ModelConfig, path: str, revision: str | None) -> Any:
+    from transformers import AutoConfig
+
+    if _looks_local(path) and not Path(path).is_dir():
+        raise ConfigError(f"models.{model.name}: no folder {path!r}")
+    try:
+        return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=model.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"models.{model.name}: cannot read the configuration of {path!r}: {error}") from error
+
+
+def _looks_local(path: str) -> bool:
+    return path.startswith(("/", ".", "~")) or path.count("/") > 1
+
+
+def _has_file(path: str, revision: str | None, name: str) -> bool:
+    if Path(path).is_dir():
+        return (Path(path) / name).is_file()
+    from transformers.utils import cached_file
+
+    found = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return found is not None
+
+
+def _head(model: ModelConfig, architecture: str, sentence_modules: bool, config: Any) -> Head:
+    wanted = {TASK_HEADS[task] for task in model.tasks if task in TASK_HEADS}
+    if len(wanted) > 1:
+        raise ConfigError(
+            f"models.{model.name}: tasks {', '.join(model.tasks)} need different heads ({', '.join(sorted(wanted))}); "
+            "list the source twice, under two names"
+        )
+    natural = _natural_head(architecture)
+    if _generates(architecture, natural, config):
+        raise ConfigError(f"models.{model.name}: {architecture} generates text; this version serves encoders only")
+    if sentence_modules and natural != "sequence-classification":
+        natural = "embedding"
+    head = next(iter(wanted), natural)
+    if head is None:
+        known = ", ".join(f"…{suffix}" for suffix in HEAD_SUFFIXES)
+        raise ConfigError(
+            f"models.{model.name}: no task is known for {architecture}; served are {known}. "
+            'Set tasks = ["embed"] to embed with its encoder'
+        )
+    if head not in ("embedding", natural):
+        raise ConfigError(f"models.{model.name}: {architecture} has no {head} head")
+    return head
+
+
+def _generates(architecture: str, natural: Head | None, config: Any) -> bool:
+    """Whether a model is made to generate; classifiers and encoders of encoder-decoder models are not."""
+    if config.is_encoder_decoder:
+        classifies = natural in ("sequence-classification", "token-classification")
+        return not classifies and not architecture.endswith("EncoderModel")
+    return natural is None and architecture.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def _natural_head(architecture: str) -> Head | None:
+    for suffix, head in HEAD_SUFFIXES.items():
+        if architecture.endswith(suffix):
+            return head
+    return None
+
+
+def rerank_activation(config: Any) -> Activation | None:
+    """The activation that a cross-encoder's configuration asks for (sentence-transformers keeps a class path)."""
+    asked = (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")
+    asked = asked or getattr(config, "sbert_ce_default_activation_function", None)
+    names: dict[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
+    return names.get(str(asked).rpartition(".")[2]) if asked else None
+
+
+def max_length(config: Any, tokenizer_max: int, position_offset: int) -> int:
+    """Tokens that an input may have, special tokens included: the smaller of the tokenizer's and the position table's."""
+    positions = getattr(config, "max_position_embeddings", None)
+    limits = [tokenizer_max] if 0 < tokenizer_max < 10**9 else []
+    if isinstance(positions, int) and positions > 0:
+        limits.append(positions - position_offset)
+    return min(limits) if limits else 512

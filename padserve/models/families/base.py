@@ -1,0 +1,92 @@
+"""What a family says of itself: how its encoder takes a packed stream."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from padserve.attention.packed import PackedLengths
+from padserve.models.fused import ACTIVATIONS, FusedEncoder, FusedLayer, StockLayer
+
+PackedEncoder = Callable[[Tensor, Tensor, Tensor | None, tuple[int, ...]], Tensor]
+"""(input_ids, position_ids, token_type_ids, lengths), all ``[total_tokens]`` -> hidden ``[total_tokens, hidden]``."""
+
+
+class Family:
+    """Default: the stock module through transformers' attention interface, positions from 0."""
+
+    first_token_head = True
+    """The sequence-classification head looks at the first token only, so only that row is given to it."""
+
+    def position_offset(self, config: Any) -> int:
+        """What is added to a position that counts from 0 in its own sequence."""
+        return 0
+
+    def layers(self, base: nn.Module) -> list[StockLayer] | None:
+        """The stock layers to fuse; None where the family runs the stock module."""
+        return None
+
+    def embed(self, base: nn.Module) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+        """The stock embeddings over a packed stream: ``[total_tokens]`` -> ``[total_tokens, hidden]``."""
+        embeddings = base.embeddings
+
+        def run(input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
+            types = None if token_type_ids is None else token_type_ids[None]
+            embedded: Tensor = embeddings(
+                input_ids=input_ids[None], position_ids=position_ids[None], token_type_ids=types
+            )
+            return embedded[0]
+
+        return run
+
+    def fused_encoder(self, base: nn.Module) -> PackedEncoder | None:
+        """The fused encoder, None where the family or this checkpoint's activation has none."""
+        stock = self.layers(base)
+        activation = None if stock is None else ACTIVATIONS.get(self.activation_name(base.config))
+        if stock is None or activation is None:
+            return None
+        heads = base.config.num_attention_heads
+        return FusedEncoder(self.embed(base), [FusedLayer(layer, heads, activation) for layer in stock])
+
+    def release(self, base: nn.Module) -> None:
+        """Free the stock layers' matrices once their fused copies have passed the check."""
+        for layer in self.layers(base) or []:
+            for linear in (layer.query, layer.key, layer.value, layer.output, layer.up, layer.down):
+                linear.weight = nn.Parameter(linear.weight.new_empty(0), requires_grad=False)
+
+    def activation_name(self, config: Any) -> str:
+        name = config.hidden_act
+        return name if isinstance(name, str) else ""
+
+    def stock_encoder(self, base: nn.Module) -> PackedEncoder:
+        """The stock module over one packed row; its attention must be `padserve_packed`."""
+
+        def run(input_ids: Tensor, position_ids: Tensor, token_types: Tensor | None, lengths: tuple[int, ...]) -> Tensor:
+            extra = {} if token_types is None else {"token_type_ids": token_types[None]}
+            output = base(
+                input_ids=input_ids[None],
+                position_ids=position_ids[None],
+                packed_lengths=PackedLengths(lengths),
+                **extra,
+            )
+            hidden: Tensor = output.last_hidden_state[0]
+            return hidden
+
+        return run
+
+
+def bert_layers(base: nn.Module) -> list[StockLayer]:
+    """Layers of modules that copy BERT's layout."""
+    return [
+        StockLayer(
+            query=layer.attention.self.query,
+            key=layer.attention.self.key,
+            value=layer.attention.self.value,
+            output=layer.attention.output.dense,
+            attention_norm=layer.attention.output.LayerNorm,
+            up=layer.intermediate.dense,
+            down=layer.output.dense,
+            output_norm=layer.output.LayerNorm,
+        )
+        for layer in base.encoder.layer
+    ]

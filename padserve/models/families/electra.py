@@ -1,0 +1,27 @@
+"""ELECTRA: BERT's layers after an optional projection of smaller embeddings."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from padserve.models.families.base import Family, bert_layers
+from padserve.models.fused import StockLayer
+
+
+class Electra(Family):
+    def layers(self, base: nn.Module) -> list[StockLayer] | None:
+        return bert_layers(base)
+
+    def embed(self, base: nn.Module) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+        embeddings = super().embed(base)
+        if not hasattr(base, "embeddings_project"):
+            return embeddings
+
+        def run(input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
+            projected: Tensor = base.embeddings_project(embeddings(input_ids, position_ids, token_type_ids))
+            return projected
+
+        return run
+
+
+FAMILY = Electra()

@@ -1,0 +1,211 @@
+"""Load a model and settle how it runs: packed and fused, packed stock, padded, or by equal lengths.
+
+Each way is tried in that order and the first that equals the stock model run alone is kept (see `probe`).
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from padserve.attention.packed import register
+from padserve.config.structs import ModelConfig
+from padserve.core import Head, ModelSpec
+from padserve.errors import ConfigError
+from padserve.models import heads
+from padserve.models.checkpoint import Checkpoint, max_length, read_checkpoint, rerank_activation
+from padserve.models.families.base import Family
+from padserve.models.families.table import find_family
+from padserve.models.linear import pack_linears, restore
+from padserve.models.loaded import LoadedModel
+from padserve.models.probe import FLOAT32_TOLERANCE, Probe, make_probe
+from padserve.models.runners import EqualLengthRunner, PackedRunner, PaddedRunner, Runner
+from padserve.models.stock import StockModel, load_stock
+from padserve.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+FUSED = "packed, fused"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """What the steps of one load share."""
+
+    model: ModelConfig
+    checkpoint: Checkpoint
+    family: Family | None
+    stock: StockModel
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def head(self) -> Head:
+        return self.checkpoint.head
+
+
+def load_model(model: ModelConfig, device: torch.device) -> LoadedModel:
+    """Load ``model`` onto ``device``. Errors: `ConfigError`, also when no allowed way of running passes the check."""
+    checkpoint = read_checkpoint(model)
+    dtype = DTYPES[model.dtype or ("bfloat16" if device.type == "cuda" else "float32")]
+    stock = load_stock(checkpoint, model.trust_remote_code, model.name)
+    loading = _Loading(model, checkpoint, find_family(checkpoint.config.model_type), stock, device, dtype)
+    tokenizer = Tokenizer.from_pretrained(checkpoint.path, checkpoint.revision, model.trust_remote_code)
+    limit = max_length(checkpoint.config, stock.own_max_length or tokenizer.model_max_length, _offset(stock.model))
+    probe = _probe(loading, tokenizer, limit)
+    runner, error, why = _settle(loading, probe)
+    spec = _spec(loading, tokenizer, runner, limit)
+    return LoadedModel(spec, tokenizer.for_model(_takes_token_types(stock.model)), runner, error, why)
+
+
+def _settle(loading: _Loading, probe: Probe) -> tuple[Runner, float, str]:
+    """The first way that passes; the stock model is moved to its device and dtype on the way."""
+    loading.stock.model.to(device=loading.device, dtype=loading.dtype)
+    tolerance = _tolerance(loading, probe)
+    rejected = []
+    for kind, build in _ways(loading):
+        try:
+            runner = build()
+            error = probe.error(runner)
+        except NotImplementedError as failure:
+            rejected.append(f"{kind}: {failure}")
+            continue
+        except Exception as failure:
+            logger.debug("%s: %s does not run: %s", loading.model.name, kind, failure, exc_info=True)
+            rejected.append(f"{kind} does not run ({type(failure).__name__})")
+            continue
+        if error <= tolerance:
+            if kind == FUSED and loading.family is not None:
+                loading.family.release(loading.stock.base)
+            else:
+                error = _pack_weights(loading.stock.model, runner, probe, tolerance, error)
+            rejected.append(f"{runner.kind} equals the stock model run alone within {error:.1e}")
+            return runner, error, "; ".join(rejected)
+        rejected.append(f"{kind} deviates by {error:.1e}")
+    raise ConfigError(
+        f"models.{loading.model.name}: no way of running {loading.checkpoint.architecture} with batching = "
+        f"{loading.model.batching!r} gives the stock model's results: {'; '.join(rejected)}"
+    )
+
+
+def _probe(loading: _Loading, tokenizer: Tokenizer, limit: int) -> Probe:
+    """What the stock model gives, in float32 on the CPU, where it was loaded."""
+    alone = PaddedRunner(loading.stock.whole(loading.head), _pad_token_id(loading.checkpoint), torch.device("cpu"))
+    try:
+        return make_probe(tokenizer, loading.head, limit, _window(loading.checkpoint.config), alone)
+    except Exception as failure:
+        raise ConfigError(
+            f"models.{loading.model.name}: {loading.checkpoint.architecture} does not run on a plain sentence "
+            f"({type(failure).__name__}: {failure})"
+        ) from failure
+
+
+def _tolerance(loading: _Loading, probe: Probe) -> float:
+    """In a reduced precision: a few times what the stock model itself, alone, loses by it."""
+    if loading.dtype is torch.float32:
+        return FLOAT32_TOLERANCE
+    return 0.02 + 3 * probe.error_alone(_padded(loading, PaddedRunner))
+
+
+def _pack_weights(model: nn.Module, runner: Runner, probe: Probe, tolerance: float, error: float) -> float:
+    """Pack the stock model's weights, unless it reads them itself or deviates then. Returns the deviation."""
+    replaced = pack_linears(model)
+    try:
+        packed_error = probe.error(runner)
+    except Exception as failure:
+        logger.debug("the weights stay as they are: %s", failure)
+        packed_error = float("inf")
+    if packed_error <= tolerance:
+        return packed_error
+    restore(replaced)
+    return error
+
+
+def _ways(loading: _Loading) -> Iterator[tuple[str, Callable[[], Runner]]]:
+    if loading.model.batching in ("auto", "packed") and loading.family is not None:
+        yield FUSED, lambda: _packed(loading, fused=True)
+        yield "packed", lambda: _packed(loading, fused=False)
+    if loading.model.batching in ("auto", "padded"):
+        yield "padded", lambda: _padded(loading, PaddedRunner)
+        yield "equal-length", lambda: _padded(loading, EqualLengthRunner)
+
+
+def _padded(loading: _Loading, way: type[PaddedRunner]) -> Runner:
+    model = loading.stock.model
+    if model.config._attn_implementation not in ("sdpa", "eager"):
+        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+    return way(loading.stock.whole(loading.head), _pad_token_id(loading.checkpoint), loading.device)
+
+
+def _packed(loading: _Loading, fused: bool) -> Runner:
+    assert loading.family is not None
+    family, model, config = loading.family, loading.stock.model, loading.checkpoint.config
+    base = loading.stock.base
+    encoder = family.fused_encoder(base) if fused else None
+    if fused and encoder is None:
+        raise NotImplementedError("the family has no fused encoder for this checkpoint")
+    if encoder is None:
+        model.set_attn_implementation(register())
+        encoder = family.stock_encoder(base)
+    head = loading.stock.head or _logits_head(loading.head, model, family)
+    offset = family.position_offset(config)
+    return PackedRunner(FUSED if fused else "packed", encoder, head, offset, loading.device)
+
+
+def _logits_head(head: Head, model: nn.Module, family: Family) -> heads.HeadRunner:
+    function = heads.head_over_hidden(model)
+    if head == "masked-lm":
+        return heads.masked_lm_head(function)
+    if head == "token-classification":
+        return heads.token_head(function)
+    return heads.sequence_head(function, family.first_token_head)
+
+
+def _spec(loading: _Loading, tokenizer: Tokenizer, runner: Runner, limit: int) -> ModelSpec:
+    checkpoint, config, model = loading.checkpoint, loading.checkpoint.config, loading.model
+    return ModelSpec(
+        name=model.name,
+        source=model.source,
+        head=checkpoint.head,
+        tasks=(),
+        architecture=checkpoint.architecture,
+        family=config.model_type,
+        dtype=str(loading.dtype).removeprefix("torch."),
+        device=str(loading.device),
+        batching="packed" if isinstance(runner, PackedRunner) else "padded",
+        max_length=limit,
+        max_batch_tokens=max(model.max_batch_tokens, limit),
+        vocab_size=int(getattr(config, "vocab_size", tokenizer.vocab_size)),
+        labels=checkpoint.labels,
+        problem_type=getattr(config, "problem_type", None),
+        function_to_apply=getattr(config, "function_to_apply", None),
+        rerank_activation=rerank_activation(config),
+        embedding=loading.stock.embedding,
+        default=model.default,
+    )
+
+
+def _offset(model: nn.Module) -> int:
+    """Rows of the position table that no token uses: RoBERTa and its kin start at padding_idx + 1."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return module.padding_idx + 1
+    return 0
+
+
+def _window(config: Any) -> int:
+    window = getattr(config, "sliding_window", None)
+    return window if isinstance(window, int) else 16
+
+
+def _pad_token_id(checkpoint: Checkpoint) -> int:
+    pad = getattr(checkpoint.config, "pad_token_id", None)
+    return pad if isinstance(pad, int) else 0
+
+
+def _takes_token_types(model: nn.Module) -> bool:
+    return "token_type_ids" in inspect.signature(model.forward).parameters

@@ -1,0 +1,64 @@
+"""Which model serves which task: from the tasks' own word on each model, and the configuration's choice."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from padserve.config.structs import ModelConfig
+from padserve.core import ModelSpec
+from padserve.errors import ConfigError, UnknownModel, UnknownRoute, WrongTask
+from padserve.tasks.table import all_tasks, get_task
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model before its weights are loaded."""
+
+    architecture: str
+    family: str
+    head: str
+    tasks: tuple[str, ...]
+    max_length: int
+    dtype: str
+    batching: str
+    why: str
+
+
+def with_tasks(spec: ModelSpec, model: ModelConfig) -> ModelSpec:
+    """The spec with the tasks that it serves: those configured, else all that the checkpoint can do.
+
+    Every model serves /tokenize. Errors: `ConfigError` when a configured task cannot be served by this checkpoint.
+    """
+    able = [task for task in all_tasks() if task.supports(spec) is None]
+    if not model.tasks:
+        return replace(spec, tasks=tuple(task.name for task in able))
+    for name in model.tasks:
+        try:
+            reason = get_task(name).supports(spec)
+        except UnknownRoute as error:
+            raise ConfigError(f"models.{model.name}.tasks: {error.message}") from error
+        if reason is not None:
+            raise ConfigError(f"models.{model.name}.tasks: {reason}")
+    return replace(spec, tasks=tuple(dict.fromkeys((*model.tasks, "tokenize"))))
+
+
+def select(specs: Iterable[ModelSpec], task: str, wanted: str | None, names: Iterable[str]) -> ModelSpec:
+    """The model that answers a request: by name, else the first default one that serves the task, else the first.
+
+    Errors: `UnknownModel` (404), `WrongTask` (422).
+    """
+    known = list(specs)
+    if wanted is None:
+        able = [spec for spec in known if task in spec.tasks]
+        if not able:
+            raise WrongTask(f"no served model can do /{task}; served are {_served(known)}")
+        return next((spec for spec in able if spec.default), able[0])
+    for spec in known:
+        if spec.name == wanted:
+            if task not in spec.tasks:
+                raise WrongTask(f"model {wanted!r} does not serve /{task}; it serves {', '.join(spec.tasks)}")
+            return spec
+    raise UnknownModel(f"no model is named {wanted!r}; served are {', '.join(names) or 'none'}")
+
+
+def _served(specs: list[ModelSpec]) -> str:
+    return ", ".join(f"{spec.name} ({', '.join(spec.tasks)})" for spec in specs) or "none"

@@ -1,0 +1,180 @@
+"""The models and the workers that run them: loading, warm-up, supervision, shutdown."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from padserve.batching.buckets import LengthBuckets
+from padserve.batching.entry import Entry
+from padserve.batching.execute import Run
+from padserve.batching.lane import Lane
+from padserve.batching.placement import Placement, set_threads
+from padserve.batching.queue import BatchQueue
+from padserve.batching.warmup import measure_target_tokens
+from padserve.batching.workers import Supervision, WorkerPool
+from padserve.config.structs import ModelConfig
+from padserve.core import ModelSpec
+from padserve.errors import DeadlineExceeded, Draining, EngineDown, PadserveError, UnknownModel
+from padserve.models.loaded import LoadedModel
+from padserve.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model in service. ``target_tokens``: the batch size beyond which the device gains nothing."""
+
+    loaded: LoadedModel
+    target_tokens: int
+
+
+class Engine:
+    """``load`` loads one model; it runs in a thread of its own, so that health answers meanwhile."""
+
+    def __init__(
+        self,
+        models: Sequence[ModelConfig],
+        load: Callable[[ModelConfig], LoadedModel],
+        placement: Placement,
+        metrics: Metrics,
+        on_fatal: Callable[[BaseException], None],
+        supervision: Supervision | None = None,
+    ) -> None:
+        self._configs, self._load, self.placement, self._metrics = tuple(models), load, placement, metrics
+        self._on_fatal = on_fatal
+        self._served: dict[str, Served] = {}
+        self._runs: dict[str, Run] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.queue = BatchQueue(metrics, partial(self._post, self._expire))
+        self._workers = WorkerPool(
+            self.queue,
+            self._runs,
+            placement.workers,
+            metrics,
+            report=lambda report: self._post(report.deliver),
+            on_fatal=self._give_up,
+            prepare=partial(set_threads, placement.threads),
+            supervision=supervision,
+        )
+        self._fatal: str | None = None
+        self._started = self._stopping = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(config.name for config in self._configs)
+
+    @property
+    def started(self) -> bool:
+        return self._started
+
+    @property
+    def alive(self) -> bool:
+        return self._workers.alive > 0
+
+    async def start(self) -> None:
+        """Load every model, then start the workers. Errors: `ConfigError`."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._load_all)
+        self._workers.start()
+        self._started = True
+
+    def _load_all(self) -> None:
+        set_threads(self.placement.threads)
+        for config in self._configs:
+            if self._stopping:
+                return
+            started = time.perf_counter()
+            loaded = self._load(config)
+            target = measure_target_tokens(loaded)
+            self._serve(config, Served(loaded, target))
+            logger.info(
+                "model %s ready in %.1f s: %s; batches of %d tokens",
+                config.name, time.perf_counter() - started, loaded.why, target,
+            )
+
+    def _serve(self, config: ModelConfig, served: Served) -> None:
+        spec = served.loaded.spec
+        edges = None if config.buckets == "auto" else config.buckets
+        lane = Lane(
+            spec.name,
+            LengthBuckets(edges, spec.max_length),
+            spec.max_batch_tokens,
+            served.target_tokens,
+            spec.batching == "padded",
+            config.max_wait_ms / 1000,
+        )
+        self.queue.add_lane(lane)
+        self._runs[spec.name] = served.loaded.run
+        self._served[spec.name] = served
+
+    def model(self, name: str) -> LoadedModel:
+        return self._served[name].loaded
+
+    def specs(self) -> list[ModelSpec]:
+        return [served.loaded.spec for served in list(self._served.values())]
+
+    def spec_named(self, name: str) -> ModelSpec:
+        if name not in self._served:
+            raise UnknownModel(f"no model is named {name!r}; served are {', '.join(self.names) or 'none'}")
+        return self._served[name].loaded.spec
+
+    def live(self, name: str) -> dict[str, Any]:
+        """Counters and choices of a model for operators."""
+        served, (depth, tokens) = self._served[name], self.queue.depth(name)
+        return {
+            "buckets": list(self.queue.edges(name)),
+            "runs": served.loaded.runner.kind,
+            "why": served.loaded.why,
+            "deviation": served.loaded.load_error,
+            "batch_tokens": served.target_tokens,
+            "queue_depth": depth,
+            "queue_tokens": tokens,
+            "workers": self.placement.workers,
+            "threads": self.placement.threads,
+        }
+
+    def complaints(self) -> list[str]:
+        """Why the engine is not ready; empty when it is."""
+        if self._fatal is not None:
+            return [self._fatal]
+        loading = [name for name in self.names if name not in self._served]
+        if loading:
+            return [f"model {name} is loading" for name in loading]
+        return self._workers.complaints()
+
+    def seconds_to_clear(self) -> float:
+        return self.queue.seconds_to_clear() / self.placement.workers
+
+    def stop(self, timeout_s: float) -> None:
+        """End what still waits with an error, and stop the workers."""
+        self._stopping = True
+        self.queue.close()
+        self.fail_waiting(Draining("the server shut down before this request was run"))
+        self._workers.stop(timeout_s)
+
+    def _post(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call in the event loop's thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _expire(self, entries: list[Entry]) -> None:
+        _settle_all(entries, DeadlineExceeded("the deadline passed while the request was queued"))
+
+    def fail_waiting(self, error: PadserveError) -> None:
+        """End what waits, not what runs, with an error. Call from any thread."""
+        self._post(_settle_all, self.queue.drain(), error)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._fatal = f"device workers died repeatedly ({type(error).__name__})"
+        self.fail_waiting(EngineDown("device workers died repeatedly; the process exits"))
+        self._post(self._on_fatal, error)
+
+
+def _settle_all(entries: Iterable[Entry], error: PadserveError) -> None:
+    for entry in entries:
+        entry.ticket.settle(entry.index, error)

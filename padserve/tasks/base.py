@@ -1,0 +1,109 @@
+"""What a task is: how it turns a request into sequences, and their outputs into results.
+
+    plan(request, spec, tokenizer)  -> Plan      in a tokenizer thread
+    finish(request, spec, plan, outputs) -> results    in a tokenizer thread, after the model has run
+
+A task is one file and one line in ``table.py``. It imports no HTTP and never sees the queue.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+
+import msgspec
+
+from padserve.core import Encoding, Head, ModelSpec, Output
+from padserve.errors import PadserveError
+from padserve.text.tokenizer import Tokenizer
+
+
+class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields that every native route takes."""
+
+    model: str | None = None
+    truncate: bool = False
+    truncation_side: Literal["right", "left"] = "right"
+    priority: Literal["interactive", "bulk"] = "interactive"
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] | None = None
+
+
+class TaskResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Fields of every entry of ``results``: input tokens really run, and whether the input was cut."""
+
+    tokens: int
+    truncated: bool
+
+
+class ItemProblem(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class ItemError(msgspec.Struct, frozen=True):
+    """Stands in ``results`` for an input that could not be run while its neighbours could."""
+
+    error: ItemProblem
+
+    @classmethod
+    def of(cls, error: PadserveError) -> "ItemError":
+        return cls(error=ItemProblem(code=error.code, message=error.message))
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A part of a request that runs, or fails, by itself: usually one input. ``state`` is the task's own memory of it."""
+
+    encodings: tuple[Encoding, ...]
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One entry a unit; an error stands for a unit that cannot run."""
+
+    units: Sequence[Unit | PadserveError]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """``results``: one a unit that the client sees, in its order; an error where one failed.
+
+    ``many``: the request had a list, so a failure is reported in its place. ``input_tokens``: summed over what ran.
+    """
+
+    results: Sequence[TaskResult | PadserveError]
+    many: bool
+
+
+RequestT = TypeVar("RequestT", bound=TaskRequest)
+
+
+class Task(Generic[RequestT]):
+    """Base of all tasks. Stateless: one object serves every request of every model."""
+
+    name: ClassVar[str]  # the route without its slash
+    summary: ClassVar[str]  # one line for the API docs
+    heads: ClassVar[frozenset[Head]]  # heads that can serve it (`supports` narrows)
+    request_type: type[RequestT]
+    result_type: type[TaskResult]
+
+    @classmethod
+    def supports(cls, spec: ModelSpec) -> str | None:
+        """None if the model can do this task, else the reason why it cannot, for an error message."""
+        if spec.head in cls.heads:
+            return None
+        return f"/{cls.name} needs a model with a {' or '.join(sorted(cls.heads))} head; {spec.name!r} has {spec.head}"
+
+    def plan(self, request: RequestT, spec: ModelSpec, tokenizer: Tokenizer) -> Plan:
+        """Tokenize and cut. A request that is wrong as a whole raises; a wrong input becomes an error in its unit."""
+        raise NotImplementedError
+
+    def finish(
+        self,
+        request: RequestT,
+        spec: ModelSpec,
+        plan: Plan,
+        outputs: Sequence[Sequence[Output] | PadserveError],
+    ) -> Finished:
+        """Turn outputs, one list a unit and one array an encoding, into results."""
+        raise NotImplementedError
