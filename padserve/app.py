@@ -17,7 +17,7 @@ from litestar import Litestar
 from padserve.batching.placement import plan_placement
 from padserve.batching.workers import Supervision
 from padserve.config.structs import Config, ModelConfig
-from padserve.errors import ConfigError
+from padserve.errors import ConfigError, Draining
 from padserve.http.auth import read_api_keys
 from padserve.http.build import build_app
 from padserve.models.loaded import LoadedModel
@@ -30,6 +30,8 @@ from padserve.text.pool import TokenizerPool
 
 logger = logging.getLogger(__name__)
 TOKENIZER_THREADS = 2
+LAST_REPLIES_S = 5
+"""For what still runs or is being sent when draining has ended."""
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 lifespan="on",
-                timeout_graceful_shutdown=max(int(options.drain_timeout_s), 1),
+                timeout_graceful_shutdown=LAST_REPLIES_S,
                 server_header=False,
             )
         )
@@ -163,12 +165,13 @@ class Server(uvicorn.Server):
             async with asyncio.timeout(timeout_s):
                 await service.drained()
         except TimeoutError:
-            logger.warning("drain_timeout_s passed; what still runs ends with an error")
+            logger.warning("drain_timeout_s passed; what still waits ends with an error")
+            self._runtime.engine.fail_waiting(Draining("the server shut down before this request was run"))
         self.should_exit = True
 
     async def startup(self, sockets: list[object] | None = None) -> None:
         await super().startup(sockets)  # type: ignore[arg-type]
-        for listener in self.servers:
+        for listener in getattr(self, "servers", ()):
             for bound in listener.sockets:
                 logger.info("listening on %s", _address(bound.getsockname()))
 

@@ -7,6 +7,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
+import numpy as np
+
+LEARNED_EDGES = 16
 DEFAULT_EDGES = (16, 32, 64, 128, 256, 512)
 
 
@@ -36,7 +39,7 @@ class LengthBuckets:
             return False
         self._until_relearn = self._relearn_every
         before = self.edges
-        self.edges = _close(learn_edges(self._seen, count=8), self._max_length)
+        self.edges = _close(learn_edges(self._seen, count=LEARNED_EDGES), self._max_length)
         return self.edges != before
 
 
@@ -64,22 +67,18 @@ def bisect_right_count(ordered: Sequence[int], value: int) -> int:
 def _least_padding(values: list[int], below: list[int], count: int) -> tuple[int, ...]:
     """``below[i]``: lengths at most ``values[i - 1]``. A bucket costs its edge times its members."""
     size = len(values)
-    cost = [0.0] + [float("inf")] * size
-    choice: list[list[int]] = []
+    members = np.subtract.outer(below[1:], below[:-1])  # [end, start]
+    bucket = np.where(members > 0, np.multiply(np.array(values)[:, None], members), np.inf)
+    cost = np.concatenate([[0.0], np.full(size, np.inf)])
+    choice = []
     for _ in range(count):
-        following = [0.0] + [float("inf")] * size
-        chosen = [0] * (size + 1)
-        for end in range(1, size + 1):
-            for start in range(end):
-                total = cost[start] + values[end - 1] * (below[end] - below[start])
-                if total < following[end]:
-                    following[end], chosen[end] = total, start
-        cost = following
-        choice.append(chosen)
+        total = bucket + cost[:-1]
+        choice.append(total.argmin(1))
+        cost = np.concatenate([[0.0], total.min(1)])
     edges, end = [], size
-    for chosen in reversed(choice):
+    for starts in reversed(choice):
         if end == 0:
             break
         edges.append(values[end - 1])
-        end = chosen[end]
+        end = int(starts[end - 1])
     return tuple(sorted(edges))

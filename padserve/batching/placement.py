@@ -58,12 +58,12 @@ def _divisors(cores: int) -> list[int]:
 
 def measure_rate(workers: int, threads: int, seconds: float = 0.08) -> float:
     """GFLOP/s of feed-forward products of a small encoder, all workers at once."""
+    import torch
+
     counts = [0] * workers
     stop = threading.Event()
 
     def work(index: int) -> None:
-        import torch
-
         set_threads(threads)
         with torch.inference_mode():
             x, weight = torch.ones(_ROWS, _WIDTH), torch.ones(_INNER, _WIDTH)

@@ -36,11 +36,17 @@ class BatchQueue:
 
     @property
     def waiting_tokens(self) -> int:
-        return self._scheduler.waiting_tokens
+        """What has not been taken by a worker, all models together."""
+        prepared = self._prepared
+        return self._scheduler.waiting_tokens + (prepared.total_tokens if prepared is not None else 0)
 
     def depth(self, model: str) -> tuple[int, int]:
         """Sequences and tokens that wait for a model."""
-        return self._scheduler.depth.get(model, 0), self._scheduler.tokens.get(model, 0)
+        depth, tokens = self._scheduler.depth.get(model, 0), self._scheduler.tokens.get(model, 0)
+        prepared = self._prepared
+        if prepared is None or prepared.model != model:
+            return depth, tokens
+        return depth + len(prepared.entries), tokens + prepared.total_tokens
 
     def edges(self, model: str) -> tuple[int, ...]:
         return self._scheduler.lanes[model].buckets.edges
@@ -97,6 +103,7 @@ class BatchQueue:
         batch, self._prepared = self._prepared, None
         if batch is None:
             return None
+        self._report(batch.model)
         now = time.perf_counter()
         live = [entry for entry in batch.entries if not entry.ticket.abandoned and not entry.expired(now)]
         if len(live) == len(batch.entries):
@@ -132,7 +139,17 @@ class BatchQueue:
         with self._changed:
             model = entries[0].model
             self._scheduler.discard(model, entries)
+            self._discard_prepared(entries)
             self._report(model)
+
+    def _discard_prepared(self, entries: Sequence[Entry]) -> None:
+        batch = self._prepared
+        if batch is None or batch.model != entries[0].model:
+            return
+        unwanted = {id(entry) for entry in entries}
+        live = [entry for entry in batch.entries if id(entry) not in unwanted]
+        if len(live) < len(batch.entries):
+            self._prepared = FormedBatch(batch.model, live, batch.formed_at) if live else None
 
     def close(self) -> None:
         """Let workers finish what waits, then stop."""
@@ -153,4 +170,4 @@ class BatchQueue:
 
     def _report(self, *models: str) -> None:
         for model in models:
-            self._metrics.set_queue(model, self._scheduler.depth[model], self._scheduler.tokens[model])
+            self._metrics.set_queue(model, *self.depth(model))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from padserve.config.structs import ModelConfig
-from padserve.core import Activation, Head
+from padserve.core import Activation, EmbeddingSpec, Head, ModelSpec
 from padserve.errors import ConfigError
 from padserve.starter.table import resolve_source
 
@@ -88,10 +88,11 @@ def _head(model: ModelConfig, architecture: str, sentence_modules: bool, config:
             "list the source twice, under two names"
         )
     natural = _natural_head(architecture)
-    if _generates(architecture, natural, config):
-        raise ConfigError(f"models.{model.name}: {architecture} generates text; this version serves encoders only")
     if sentence_modules and natural != "sequence-classification":
         natural = "embedding"
+    embeds = sentence_modules or wanted == {"embedding"}
+    if _generates(architecture, natural, config, embeds):
+        raise ConfigError(f"models.{model.name}: {architecture} generates text; this version serves encoders only")
     head = next(iter(wanted), natural)
     if head is None:
         known = ", ".join(f"…{suffix}" for suffix in HEAD_SUFFIXES)
@@ -104,12 +105,16 @@ def _head(model: ModelConfig, architecture: str, sentence_modules: bool, config:
     return head
 
 
-def _generates(architecture: str, natural: Head | None, config: Any) -> bool:
-    """Whether a model is made to generate; classifiers and encoders of encoder-decoder models are not."""
+def _generates(architecture: str, natural: Head | None, config: Any, embeds: bool) -> bool:
+    """Whether a model is made to generate.
+
+    Classifiers and encoders of encoder-decoder models are not, nor is a decoder whose hidden states are to be pooled.
+    """
     if config.is_encoder_decoder:
         classifies = natural in ("sequence-classification", "token-classification")
-        return not classifies and not architecture.endswith("EncoderModel")
-    return natural is None and architecture.endswith(("ForCausalLM", "LMHeadModel"))
+        return not classifies and not (embeds and architecture.endswith("EncoderModel"))
+    decodes = architecture.endswith(("ForCausalLM", "LMHeadModel")) and natural != "masked-lm"
+    return decodes and not embeds
 
 
 def _natural_head(architecture: str) -> Head | None:
@@ -134,3 +139,36 @@ def max_length(config: Any, tokenizer_max: int, position_offset: int) -> int:
     if isinstance(positions, int) and positions > 0:
         limits.append(positions - position_offset)
     return min(limits) if limits else 512
+
+
+def default_dtype(model: ModelConfig, device: str) -> str:
+    return model.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
+
+
+def draft_spec(checkpoint: Checkpoint, model: ModelConfig, device: str, limit: int) -> ModelSpec:
+    """The spec as far as the configuration tells; loading settles how it runs and what its embeddings are.
+
+    ``limit``: tokens that an input may have.
+    """
+    config = checkpoint.config
+    embedding = EmbeddingSpec(int(config.hidden_size), "mean") if checkpoint.head == "embedding" else None
+    return ModelSpec(
+        name=model.name,
+        source=model.source,
+        head=checkpoint.head,
+        tasks=(),
+        architecture=checkpoint.architecture,
+        family=config.model_type,
+        dtype=default_dtype(model, device),
+        device=device,
+        batching="padded" if model.batching == "padded" else "packed",
+        max_length=limit,
+        max_batch_tokens=max(model.max_batch_tokens, limit),
+        vocab_size=int(config.vocab_size),
+        labels=checkpoint.labels,
+        problem_type=getattr(config, "problem_type", None),
+        function_to_apply=getattr(config, "function_to_apply", None),
+        rerank_activation=rerank_activation(config),
+        embedding=embedding,
+        default=model.default,
+    )

@@ -6,8 +6,8 @@ Each way is tried in that order and the first that equals the stock model run al
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from padserve.config.structs import ModelConfig
 from padserve.core import Head, ModelSpec
 from padserve.errors import ConfigError
 from padserve.models import heads
-from padserve.models.checkpoint import Checkpoint, max_length, read_checkpoint, rerank_activation
+from padserve.models.checkpoint import Checkpoint, default_dtype, draft_spec, max_length, read_checkpoint
 from padserve.models.families.base import Family
 from padserve.models.families.table import find_family
 from padserve.models.linear import pack_linears, restore
@@ -51,14 +51,14 @@ class _Loading:
 def load_model(model: ModelConfig, device: torch.device) -> LoadedModel:
     """Load ``model`` onto ``device``. Errors: `ConfigError`, also when no allowed way of running passes the check."""
     checkpoint = read_checkpoint(model)
-    dtype = DTYPES[model.dtype or ("bfloat16" if device.type == "cuda" else "float32")]
+    dtype = DTYPES[default_dtype(model, str(device))]
     stock = load_stock(checkpoint, model.trust_remote_code, model.name)
     loading = _Loading(model, checkpoint, find_family(checkpoint.config.model_type), stock, device, dtype)
     tokenizer = Tokenizer.from_pretrained(checkpoint.path, checkpoint.revision, model.trust_remote_code)
     limit = max_length(checkpoint.config, stock.own_max_length or tokenizer.model_max_length, _offset(stock.model))
     probe = _probe(loading, tokenizer, limit)
     runner, error, why = _settle(loading, probe)
-    spec = _spec(loading, tokenizer, runner, limit)
+    spec = _spec(loading, runner, limit)
     return LoadedModel(spec, tokenizer.for_model(_takes_token_types(stock.model)), runner, error, why)
 
 
@@ -165,28 +165,10 @@ def _logits_head(head: Head, model: nn.Module, family: Family) -> heads.HeadRunn
     return heads.sequence_head(function, family.first_token_head)
 
 
-def _spec(loading: _Loading, tokenizer: Tokenizer, runner: Runner, limit: int) -> ModelSpec:
-    checkpoint, config, model = loading.checkpoint, loading.checkpoint.config, loading.model
-    return ModelSpec(
-        name=model.name,
-        source=model.source,
-        head=checkpoint.head,
-        tasks=(),
-        architecture=checkpoint.architecture,
-        family=config.model_type,
-        dtype=str(loading.dtype).removeprefix("torch."),
-        device=str(loading.device),
-        batching="packed" if isinstance(runner, PackedRunner) else "padded",
-        max_length=limit,
-        max_batch_tokens=max(model.max_batch_tokens, limit),
-        vocab_size=int(getattr(config, "vocab_size", tokenizer.vocab_size)),
-        labels=checkpoint.labels,
-        problem_type=getattr(config, "problem_type", None),
-        function_to_apply=getattr(config, "function_to_apply", None),
-        rerank_activation=rerank_activation(config),
-        embedding=loading.stock.embedding,
-        default=model.default,
-    )
+def _spec(loading: _Loading, runner: Runner, limit: int) -> ModelSpec:
+    draft = draft_spec(loading.checkpoint, loading.model, str(loading.device), limit)
+    batching: Literal["packed", "padded"] = "packed" if isinstance(runner, PackedRunner) else "padded"
+    return replace(draft, batching=batching, embedding=loading.stock.embedding)
 
 
 def _offset(model: nn.Module) -> int:

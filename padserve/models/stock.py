@@ -59,9 +59,15 @@ def _unpad(hidden: Tensor, batch: Batch) -> Tensor:
 
 
 def load_stock(checkpoint: Checkpoint, trust_remote_code: bool, name: str) -> StockModel:
-    """Load in float32, for inference. Errors: `ConfigError` when a checkpoint lacks weights of its head."""
-    if checkpoint.head == "embedding":
-        return _load_sentence_model(checkpoint, trust_remote_code, name)
+    """Load in float32, for inference. Errors: `ConfigError`, also when a checkpoint lacks weights of its head."""
+    load = _load_sentence_model if checkpoint.head == "embedding" else _load_headed_model
+    try:
+        return load(checkpoint, trust_remote_code, name)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise ConfigError(f"models.{name}: cannot load {checkpoint.path!r}: {error}") from error
+
+
+def _load_headed_model(checkpoint: Checkpoint, trust_remote_code: bool, name: str) -> StockModel:
     import transformers
 
     auto = getattr(transformers, AUTO_CLASSES[checkpoint.head])

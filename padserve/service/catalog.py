@@ -62,3 +62,28 @@ def select(specs: Iterable[ModelSpec], task: str, wanted: str | None, names: Ite
 
 def _served(specs: list[ModelSpec]) -> str:
     return ", ".join(f"{spec.name} ({', '.join(spec.tasks)})" for spec in specs) or "none"
+
+
+def describe(model: ModelConfig) -> ModelFacts:
+    """Facts of a model from its configuration and tokenizer. Errors: `ConfigError`."""
+    import torch
+
+    from padserve.models.checkpoint import draft_spec, max_length, read_checkpoint
+    from padserve.models.families.table import find_family
+    from padserve.text.tokenizer import Tokenizer
+
+    checkpoint = read_checkpoint(model)
+    tokenizer = Tokenizer.from_pretrained(checkpoint.path, checkpoint.revision, model.trust_remote_code)
+    limit = max_length(checkpoint.config, tokenizer.model_max_length, 0)
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    spec = with_tasks(draft_spec(checkpoint, model, device, limit), model)
+    family = find_family(checkpoint.config.model_type)
+    if model.batching == "padded" or family is None:
+        batching, why = "padded", "padded in length buckets; by equal lengths if padding changes its results"
+    else:
+        batching, why = "packed", "packed if that equals the stock model run alone, which is checked at load"
+    if family is None and model.batching != "padded":
+        why = f"{checkpoint.config.model_type} has no packed family; {why}"
+    return ModelFacts(
+        spec.architecture, spec.family, spec.head, spec.tasks, spec.max_length, spec.dtype, batching, why
+    )

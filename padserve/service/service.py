@@ -28,7 +28,7 @@ from padserve.service.catalog import select
 from padserve.service.deadline import deadline_of
 from padserve.service.engine import Engine
 from padserve.service.readiness import Readiness
-from padserve.tasks.base import Finished, ItemError, Plan, Task, TaskRequest, TaskResult, Unit
+from padserve.tasks.base import Finished, ItemError, Plan, Result, Task, TaskRequest, Unit
 from padserve.telemetry.metrics import Metrics
 from padserve.text.pool import TokenizerPool
 
@@ -47,7 +47,7 @@ class RequestContext:
 @dataclass(frozen=True, slots=True)
 class Reply:
     model: str
-    results: list[TaskResult | ItemError]
+    results: list[Result | ItemError]
     usage: Usage
     timings: Timings
 
@@ -231,10 +231,10 @@ def _tokens_run(plan: Plan, outputs: list[UnitOutputs]) -> int:
 
 
 def _tokens_told(finished: Finished) -> int:
-    return sum(result.tokens for result in finished.results if not isinstance(result, PadserveError))
+    return sum(result.input_tokens for result in finished.results if not isinstance(result, PadserveError))
 
 
-def _entries(finished: Finished) -> list[TaskResult | ItemError]:
+def _entries(finished: Finished) -> list[Result | ItemError]:
     """Results with errors in their places; when nothing succeeded, the first error is the request's."""
     errors = [result for result in finished.results if isinstance(result, PadserveError)]
     if errors and (not finished.many or len(errors) == len(finished.results)):

@@ -6,14 +6,14 @@
 A task is one file and one line in ``table.py``. It imports no HTTP and never sees the queue.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
 from padserve.core import Encoding, Head, ModelSpec, Output
-from padserve.errors import PadserveError
+from padserve.errors import EmptyInput, EmptyInputs, PadserveError
 from padserve.text.tokenizer import Tokenizer
 
 
@@ -27,11 +27,25 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] | None = None
 
 
-class TaskResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """Fields of every entry of ``results``: input tokens really run, and whether the input was cut."""
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What every entry of ``results`` has: whether its input was cut."""
+
+    truncated: bool
+
+    @property
+    def input_tokens(self) -> int:
+        """Tokens of the input that ran."""
+        raise NotImplementedError
+
+
+class TaskResult(Result, frozen=True, kw_only=True):
+    """An entry of a task that runs a model: also the input tokens really run."""
 
     tokens: int
-    truncated: bool
+
+    @property
+    def input_tokens(self) -> int:
+        return self.tokens
 
 
 class ItemProblem(msgspec.Struct, frozen=True):
@@ -71,11 +85,56 @@ class Finished:
     ``many``: the request had a list, so a failure is reported in its place. ``input_tokens``: summed over what ran.
     """
 
-    results: Sequence[TaskResult | PadserveError]
+    results: Sequence[Result | PadserveError]
     many: bool
 
 
+InputT = TypeVar("InputT")
 RequestT = TypeVar("RequestT", bound=TaskRequest)
+
+
+def as_list(inputs: InputT | list[InputT]) -> list[InputT]:
+    """One input or several, as several. Errors: `EmptyInputs`."""
+    if not isinstance(inputs, list):
+        return [inputs]
+    if not inputs:
+        raise EmptyInputs("the list of inputs is empty; give at least one")
+    return inputs
+
+
+def plan_each(inputs: Sequence[InputT], unit: Callable[[InputT], Unit]) -> Plan:
+    """A unit for each input; an input that cannot be one becomes its error."""
+    units: list[Unit | PadserveError] = []
+    for one in inputs:
+        try:
+            units.append(_checked(unit(one)))
+        except PadserveError as error:
+            units.append(error)
+    return Plan(units)
+
+
+def _checked(unit: Unit) -> Unit:
+    if any(len(encoding) == 0 for encoding in unit.encodings):
+        raise EmptyInput("the input has no tokens")
+    return unit
+
+
+def finish_each(
+    plan: Plan,
+    outputs: Sequence[Sequence[Output] | PadserveError],
+    many: bool,
+    result: Callable[[Unit, Sequence[Output]], Result],
+) -> Finished:
+    """A result for each unit, or its error."""
+    results: list[Result | PadserveError] = []
+    for unit, output in zip(plan.units, outputs, strict=True):
+        if isinstance(unit, PadserveError):
+            results.append(unit)
+        elif isinstance(output, PadserveError):
+            results.append(output)
+        else:
+            results.append(result(unit, output))
+    return Finished(results, many)
 
 
 class Task(Generic[RequestT]):
@@ -85,7 +144,7 @@ class Task(Generic[RequestT]):
     summary: ClassVar[str]  # one line for the API docs
     heads: ClassVar[frozenset[Head]]  # heads that can serve it (`supports` narrows)
     request_type: type[RequestT]
-    result_type: type[TaskResult]
+    result_type: type[Result]
 
     @classmethod
     def supports(cls, spec: ModelSpec) -> str | None:

@@ -1,1 +1,239 @@
-"""Tokenizer: text to ids and back, with truncation that never changes shared state."""
+"""Tokenizer: text to ids and back, cut to length without ever changing shared state.
+
+A tokenizer shared by threads that set different truncation gives rows of wrong length and no exception. So truncation and padding
+are switched off once, and a text that is too long is cut here: of the encoding of the whole text the special tokens stay
+and content tokens are left out, which is what the tokenizer's own truncation gives.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from padserve.core import Encoding, Int64Array
+from padserve.errors import BadEncoding, InputTooLong
+
+Side = Literal["right", "left"]
+Strategy = Literal["longest_first", "only_first", "only_second"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One tokenized input. Offsets count characters of the original text; None for tokenizers that have none."""
+
+    input_ids: Int64Array  # [length]
+    token_type_ids: Int64Array | None  # [length]
+    parts: tuple[int | None, ...]  # [length]: 0 or 1, the text that a token is of; None for added special tokens
+    offsets: tuple[tuple[int, int], ...] | None  # [length]
+    word_ids: tuple[int | None, ...] | None  # [length]
+    truncated: bool = False
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def num_special(self) -> int:
+        return self.parts.count(None)
+
+    def encoding(self, **extra: Any) -> Encoding:
+        """What the model is given."""
+        return Encoding(self.input_ids, self.token_type_ids, self.truncated, **extra)
+
+    def select(self, indices: Sequence[int]) -> "Tokens":
+        """The tokens at these positions, as a truncated encoding."""
+        types = self.token_type_ids
+        return Tokens(
+            input_ids=self.input_ids[list(indices)],
+            token_type_ids=None if types is None else types[list(indices)],
+            parts=tuple(self.parts[i] for i in indices),
+            offsets=None if self.offsets is None else tuple(self.offsets[i] for i in indices),
+            word_ids=None if self.word_ids is None else tuple(self.word_ids[i] for i in indices),
+            truncated=True,
+        )
+
+
+class Tokenizer:
+    """Wraps a transformers tokenizer. Safe to share between threads."""
+
+    def __init__(self, hf: Any, takes_token_types: bool = True) -> None:
+        self._hf = hf
+        self._backend = hf.backend_tokenizer if hf.is_fast else None
+        if self._backend is not None:
+            self._backend.no_truncation()
+            self._backend.no_padding()
+        self._token_types = takes_token_types and "token_type_ids" in hf.model_input_names
+
+    @classmethod
+    def from_pretrained(cls, source: str, revision: str | None = None, trust_remote_code: bool = False) -> Self:
+        from transformers import AutoTokenizer
+
+        return cls(AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code))
+
+    def for_model(self, takes_token_types: bool) -> "Tokenizer":
+        """The same tokenizer for a model that takes, or does not take, token types."""
+        other = copy.copy(self)
+        other._token_types = self._token_types and takes_token_types
+        return other
+
+    @property
+    def model_max_length(self) -> int:
+        return int(self._hf.model_max_length)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._hf)
+
+    @property
+    def mask_token(self) -> str | None:
+        token: str | None = self._hf.mask_token
+        return token
+
+    @property
+    def mask_token_id(self) -> int | None:
+        token_id: int | None = self._hf.mask_token_id
+        return token_id
+
+    @property
+    def all_special_ids(self) -> frozenset[int]:
+        return frozenset(self._hf.all_special_ids)
+
+    @property
+    def pad_token_id(self) -> int | None:
+        token_id: int | None = self._hf.pad_token_id
+        return token_id
+
+    @property
+    def unk_token_id(self) -> int | None:
+        token_id: int | None = self._hf.unk_token_id
+        return token_id
+
+    def vocabulary(self) -> dict[str, int]:
+        """Token string to id."""
+        vocabulary: dict[str, int] = self._hf.get_vocab()
+        return vocabulary
+
+    def id_to_token(self, token_id: int) -> str:
+        return str(self._hf.convert_ids_to_tokens(int(token_id)))
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return str(self._hf.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def join(self, tokens: list[str]) -> str:
+        """Token strings as text."""
+        return str(self._hf.convert_tokens_to_string(tokens))
+
+    def word_piece_prefix(self) -> str | None:
+        """The prefix of a token that continues a word ("##"), None where the model has none."""
+        model = getattr(self._backend, "model", None)
+        return getattr(model, "continuing_subword_prefix", None)
+
+    def tokens(self, text: str, pair: str | None = None, add_special_tokens: bool = True) -> Tokens:
+        """The whole input, uncut. Errors: `BadEncoding` for text that is not valid Unicode."""
+        try:
+            if self._backend is not None:
+                return self._fast(self._backend.encode(text, pair, add_special_tokens=add_special_tokens))
+            return self._slow(text, pair, add_special_tokens)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise BadEncoding("the input is not valid Unicode text (a lone surrogate?)") from error
+
+    def _fast(self, encoded: Any) -> Tokens:
+        return Tokens(
+            input_ids=np.array(encoded.ids, dtype=np.int64),
+            token_type_ids=np.array(encoded.type_ids, dtype=np.int64) if self._token_types else None,
+            parts=tuple(encoded.sequence_ids),
+            offsets=tuple(encoded.offsets),
+            word_ids=tuple(encoded.word_ids),
+        )
+
+    def _slow(self, text: str, pair: str | None, add_special_tokens: bool) -> Tokens:
+        encoded = self._hf(
+            text, pair, add_special_tokens=add_special_tokens, return_special_tokens_mask=True, verbose=False
+        )
+        first = len(self._hf(text, add_special_tokens=False, verbose=False)["input_ids"])
+        parts: list[int | None] = []
+        content = 0
+        for special in encoded["special_tokens_mask"]:
+            parts.append(None if special else int(content >= first))
+            content += not special
+        types = encoded.get("token_type_ids") if self._token_types else None
+        return Tokens(
+            input_ids=np.array(encoded["input_ids"], dtype=np.int64),
+            token_type_ids=None if types is None else np.array(types, dtype=np.int64),
+            parts=tuple(parts),
+            offsets=None,
+            word_ids=None,
+        )
+
+    def fitted(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        max_length: int,
+        truncate: bool,
+        side: Side = "right",
+        strategy: Strategy = "longest_first",
+    ) -> Tokens:
+        """The input within ``max_length`` tokens. ``strategy``: which text of a pair is cut.
+
+        Errors: `InputTooLong` when it is longer and ``truncate`` is false, or when the part that may not be cut fills
+        the model alone.
+        """
+        tokens = self.tokens(text, pair)
+        if len(tokens) <= max_length:
+            return tokens
+        if not truncate:
+            raise InputTooLong(len(tokens), max_length)
+        return cut(tokens, max_length, side, strategy)
+
+    def encoding(self, text: str, max_length: int) -> Encoding:
+        """A text as a model's input, cut on the right."""
+        return self.fitted(text, max_length=max_length, truncate=True).encoding()
+
+
+def cut(tokens: Tokens, max_length: int, side: Side, strategy: Strategy) -> Tokens:
+    """Leave content tokens out until ``max_length`` remain. Errors: `InputTooLong` when that cannot be."""
+    counts = (tokens.parts.count(0), tokens.parts.count(1))
+    keep = _kept(counts, max_length - tokens.num_special, strategy)
+    if min(keep) < 0 or (keep[0] == 0 and counts[0] > 0) or (keep[1] == 0 and counts[1] > 0):
+        raise InputTooLong(len(tokens), max_length, "the part that may not be cut leaves no room for the other")
+    seen = [0, 0]
+    indices = []
+    for index, part in enumerate(tokens.parts):
+        if part is None:
+            indices.append(index)
+            continue
+        rank = seen[part] if side == "right" else counts[part] - 1 - seen[part]
+        seen[part] += 1
+        if rank < keep[part]:
+            indices.append(index)
+    return tokens.select(indices)
+
+
+def _kept(counts: tuple[int, int], room: int, strategy: Strategy) -> tuple[int, int]:
+    """Content tokens that stay of either text; the tokenizers library's own rule for ``longest_first``."""
+    if strategy == "only_first" or counts[1] == 0:
+        return min(counts[0], room - counts[1]), counts[1]
+    if strategy == "only_second":
+        return counts[0], min(counts[1], room - counts[0])
+    short, long = sorted(counts)
+    long = short if short > room else max(short, room - short)
+    if short + long > room:
+        short = room // 2
+        long = short + room % 2
+    return (short, long) if counts[0] <= counts[1] else (long, short)
+
+
+def windows(tokens: Tokens, max_length: int, stride: int) -> list[list[int]]:
+    """Positions of each window over a text too long for the model: special tokens, and content that overlaps by ``stride``."""
+    content = [index for index, part in enumerate(tokens.parts) if part is not None]
+    special = [index for index, part in enumerate(tokens.parts) if part is None]
+    room = max_length - len(special)
+    spans = []
+    for start in range(0, len(content), room - stride):
+        spans.append(sorted(special + content[start : start + room]))
+        if start + room >= len(content):
+            break
+    return spans or [special]

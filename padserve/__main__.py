@@ -1,0 +1,7 @@
+"""``python -m padserve``."""
+
+import sys
+
+from padserve.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,48 @@
+"""The configuration, as frozen Structs. API names of the TOML file."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+DType = Literal["", "float32", "bfloat16", "float16", "int8", "auto"]
+Batching = Literal["auto", "packed", "padded"]
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``workers`` and ``threads``: 0 means from the CPU limit and a measurement. ``uds``: a Unix socket in place of the port."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    uds: str = ""
+    api_keys_file: str = ""
+    max_body_bytes: Positive = 2_000_000
+    max_queue_tokens: Positive = 200_000
+    drain_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    workers: Natural = 0
+    threads: Natural = 0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``dtype`` "": float32 on a CPU, bfloat16 on a GPU. ``tasks`` empty: what the checkpoint can do."""
+
+    source: str
+    name: str = ""
+    revision: str = ""
+    tasks: tuple[str, ...] = ()
+    dtype: DType = ""
+    batching: Batching = "auto"
+    max_batch_tokens: Positive = 8192
+    buckets: Literal["auto"] | tuple[Positive, ...] = "auto"
+    max_wait_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    default: bool = False
+    trust_remote_code: bool = False
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    server: ServerConfig = ServerConfig()
+    models: tuple[ModelConfig, ...] = ()
