@@ -1,12 +1,13 @@
 """The composition root: the one place where parts are made and wired, and the process that serves them.
 
-    SIGTERM -> /readyz 503 at once -> accepted work finishes, at most drain_timeout_s -> exit 0
+SIGTERM -> /readyz 503 at once -> accepted work finishes, at most drain_timeout_s -> exit 0
 """
 
 import asyncio
 import contextlib
 import logging
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -169,8 +170,8 @@ class Server(uvicorn.Server):
             self._runtime.engine.fail_waiting(Draining("the server shut down before this request was run"))
         self.should_exit = True
 
-    async def startup(self, sockets: list[object] | None = None) -> None:
-        await super().startup(sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
         for listener in getattr(self, "servers", ()):
             for bound in listener.sockets:
                 logger.info("listening on %s", _address(bound.getsockname()))

@@ -1,19 +1,19 @@
 """The error tree. Each class carries its stable ``code`` and its HTTP status; ``http`` turns it into a reply.
 
-    PadserveError
-    ├── MalformedRequest 400 · BadEncoding 400
-    ├── Unauthorized 401
-    ├── UnknownModel 404 · UnknownRoute 404
-    ├── MethodNotAllowed 405
-    ├── BodyTooLarge 413 · TooManyTokens 413
-    ├── UnsupportedMediaType 415
-    ├── InvalidField 422 · EmptyInputs 422 · EmptyInput 422 · WrongTask 422 · InputTooLong 422 · NoMask 422
-    ├── QueueFull 429 (retry_after_s)
-    ├── ClientClosed 499
-    ├── InternalError 500 · NonfiniteOutput 500
-    ├── Unavailable 503 (retry_after_s): Starting · Draining · EngineDown
-    └── DeadlineExceeded 504
-    ConfigError (start-up only: never a reply)
+PadserveError
+├── MalformedRequest 400 · BadEncoding 400
+├── Unauthorized 401
+├── UnknownModel 404 · UnknownRoute 404
+├── MethodNotAllowed 405
+├── BodyTooLarge 413 · TooManyTokens 413
+├── UnsupportedMediaType 415
+├── InvalidField 422 · EmptyInputs 422 · EmptyInput 422 · WrongTask 422 · InputTooLong 422 · NoMask 422
+├── QueueFull 429 (retry_after_s)
+├── ClientClosed 499
+├── InternalError 500 · NonfiniteOutput 500
+├── Unavailable 503 (retry_after_s): Starting · Draining · EngineDown
+└── DeadlineExceeded 504
+ConfigError (start-up only: never a reply)
 """
 
 from typing import Any, ClassVar
@@ -151,4 +151,4 @@ class DeadlineExceeded(PadserveError):
 
 
 class ConfigError(Exception):
-    """A wrong configuration, found at start-up. The message names the key, what was expected and the nearest valid one."""
+    """A wrong configuration, found at start-up: the key, what was expected, the nearest valid one."""

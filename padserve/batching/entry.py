@@ -66,7 +66,7 @@ class FormedBatch:
     packed: Batch | None = None
 
     def pack(self) -> "FormedBatch":
-        """The same batch, packed; as it is when it cannot be packed, for its worker to find out which entry is at fault."""
+        """The same batch, packed; as it is when that fails, for its worker to find the entry at fault."""
         try:
             return replace(self, packed=pack([entry.encoding for entry in self.entries]))
         except ValueError:

@@ -14,7 +14,13 @@ class Lane:
     """``target_tokens``: where a larger batch stops paying on the device. ``padded``: a batch costs rows x longest."""
 
     def __init__(
-        self, model: str, buckets: LengthBuckets, max_batch_tokens: int, target_tokens: int, padded: bool, max_wait_s: float
+        self,
+        model: str,
+        buckets: LengthBuckets,
+        max_batch_tokens: int,
+        target_tokens: int,
+        padded: bool,
+        max_wait_s: float,
     ) -> None:
         self.model = model
         self.buckets = buckets

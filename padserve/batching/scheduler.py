@@ -69,7 +69,7 @@ class Scheduler:
         return Decision(None, dropped, wait_s)
 
     def full_batch_waits(self) -> bool:
-        """Whether some lane holds more than a whole batch, so that forming it early costs no later arrival its place."""
+        """Whether some lane holds more than a batch, so that forming one early costs no arrival its place."""
         return any(self.tokens[name] > lane.target_tokens for name, lane in self.lanes.items())
 
     def _drop_dead(self, now: float) -> list[Entry]:

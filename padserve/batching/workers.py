@@ -153,4 +153,3 @@ class WorkerPool:
     def _fail(self, batch: FormedBatch) -> None:
         error: PadserveError = EngineDown("the worker that ran this request died; try again")
         self._report(BatchReport(batch, [error] * len(batch.entries), time.perf_counter() - batch.formed_at))
-

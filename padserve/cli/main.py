@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TASK=SOURCE",
-        help="serve SOURCE (folder, hub id or starter:NAME) for TASK[,TASK]; without TASK= for all it can do; repeatable",
+        help="serve SOURCE (folder, hub id, starter:NAME) for TASK[,TASK], or for all it can do; repeatable",
     )
     for key in field_names(ServerConfig):
         parser.add_argument(f"--{key.replace('_', '-')}", dest=key, metavar="VALUE", help=f"[server] {key}")

@@ -8,13 +8,22 @@ from padserve.batching.placement import plan_placement
 from padserve.config.structs import Config
 from padserve.service.catalog import ModelFacts, describe
 
-PACKAGES = ("padserve", "torch", "transformers", "tokenizers", "sentence-transformers", "litestar", "msgspec", "uvicorn")
+PACKAGES = (
+    "padserve",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "sentence-transformers",
+    "litestar",
+    "msgspec",
+    "uvicorn",
+)
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm")
 
 
 def models_table(config: Config) -> str:
     """One line a model, from its configuration alone."""
-    rows = [("NAME", "SOURCE", "ARCHITECTURE", "TASKS", "MAX LENGTH", "DTYPE", "BATCHING")]
+    rows: list[tuple[str, ...]] = [("NAME", "SOURCE", "ARCHITECTURE", "TASKS", "MAX LENGTH", "DTYPE", "BATCHING")]
     for model in config.models:
         facts = describe(model)
         rows.append(

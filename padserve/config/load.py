@@ -81,14 +81,18 @@ def _convert(data: dict[str, Any]) -> Config:
 
 
 def _string_types(struct: type[msgspec.Struct]) -> dict[str, type]:
-    return {key: type(value) for key, value in zip(field_names(struct)[::-1], struct.__struct_defaults__[::-1])}
+    """The type of each key's default."""
+    defaults = struct.__struct_defaults__
+    return {key: type(value) for key, value in zip(field_names(struct)[-len(defaults) :], defaults, strict=True)}
 
 
 def _number(key: str, value: str, kind: type) -> float:
     try:
         return kind(value)  # type: ignore[no-any-return]
     except ValueError as error:
-        raise ConfigError(f"{key}: expected {'a whole number' if kind is int else 'a number'}, got {value!r}") from error
+        raise ConfigError(
+            f"{key}: expected {'a whole number' if kind is int else 'a number'}, got {value!r}"
+        ) from error
 
 
 def _checked(config: Config) -> Config:

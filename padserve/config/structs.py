@@ -12,7 +12,7 @@ Batching = Literal["auto", "packed", "padded"]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``workers`` and ``threads``: 0 means from the CPU limit and a measurement. ``uds``: a Unix socket in place of the port."""
+    """``workers``, ``threads``: 0 is from the CPU limit and a measurement. ``uds``: a Unix socket, not the port."""
 
     host: str = "127.0.0.1"
     port: Port = 8000

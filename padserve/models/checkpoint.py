@@ -1,5 +1,6 @@
 """What a checkpoint is, read from its configuration alone: head, family, limits. No weights are loaded."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Checkpoint:
     architecture: str
     head: Head
     sentence_modules: bool  # a sentence-transformers folder
+    sentence_max_length: int = 0  # what that folder says; 0: nothing
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -51,9 +53,10 @@ def read_checkpoint(model: ModelConfig) -> Checkpoint:
     path, revision = resolve_source(model.source), model.revision or None
     config = _read_config(model, path, revision)
     architecture = (config.architectures or [type(config).__name__.replace("Config", "Model")])[0]
-    sentence_modules = _has_file(path, revision, "modules.json")
+    sentence_modules = _find_file(path, revision, "modules.json") is not None
     head = _head(model, architecture, sentence_modules, config)
-    return Checkpoint(path, revision, config, architecture, head, sentence_modules)
+    sentence_max_length = _sentence_max_length(path, revision) if sentence_modules else 0
+    return Checkpoint(path, revision, config, architecture, head, sentence_modules, sentence_max_length)
 
 
 def _read_config(model: ModelConfig, path: str, revision: str | None) -> Any:
@@ -71,13 +74,21 @@ def _looks_local(path: str) -> bool:
     return path.startswith(("/", ".", "~")) or path.count("/") > 1
 
 
-def _has_file(path: str, revision: str | None, name: str) -> bool:
+def _find_file(path: str, revision: str | None, name: str) -> Path | None:
+    """A file of a checkpoint, local or on the hub; None where it has none."""
     if Path(path).is_dir():
-        return (Path(path) / name).is_file()
+        local = Path(path) / name
+        return local if local.is_file() else None
     from transformers.utils import cached_file
 
     found = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
-    return found is not None
+    return None if found is None else Path(found)
+
+
+def _sentence_max_length(path: str, revision: str | None) -> int:
+    file = _find_file(path, revision, "sentence_bert_config.json")
+    length = json.loads(file.read_text(encoding="utf-8")).get("max_seq_length") if file else None
+    return length if isinstance(length, int) else 0
 
 
 def _head(model: ModelConfig, architecture: str, sentence_modules: bool, config: Any) -> Head:
@@ -133,7 +144,7 @@ def rerank_activation(config: Any) -> Activation | None:
 
 
 def max_length(config: Any, tokenizer_max: int, position_offset: int) -> int:
-    """Tokens that an input may have, special tokens included: the smaller of the tokenizer's and the position table's."""
+    """Tokens that an input may have, special ones included: the least that tokenizer and position table allow."""
     positions = getattr(config, "max_position_embeddings", None)
     limits = [tokenizer_max] if 0 < tokenizer_max < 10**9 else []
     if isinstance(positions, int) and positions > 0:
@@ -164,7 +175,7 @@ def draft_spec(checkpoint: Checkpoint, model: ModelConfig, device: str, limit: i
         batching="padded" if model.batching == "padded" else "packed",
         max_length=limit,
         max_batch_tokens=max(model.max_batch_tokens, limit),
-        vocab_size=int(config.vocab_size),
+        vocab_size=int(getattr(config, "vocab_size", 0)),
         labels=checkpoint.labels,
         problem_type=getattr(config, "problem_type", None),
         function_to_apply=getattr(config, "function_to_apply", None),

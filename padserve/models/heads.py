@@ -18,7 +18,7 @@ HeadRunner = Callable[[Tensor, Batch], list[Output]]
 class _GivenHidden(nn.Module):
     """Stands where a model had its encoder and returns the hidden states it is given as ``inputs_embeds``."""
 
-    def __init__(self, base: nn.Module) -> None:
+    def __init__(self, base: Any) -> None:
         super().__init__()
         self._pool = _pooler(base)
 
@@ -26,7 +26,7 @@ class _GivenHidden(nn.Module):
         return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=self._pool(inputs_embeds))
 
 
-def _pooler(base: nn.Module) -> Callable[[Tensor | None], Tensor | None]:
+def _pooler(base: Any) -> Callable[[Any], Any]:
     pooler = getattr(base, "pooler", None)
     if pooler is None:
         return lambda hidden: None
@@ -35,7 +35,7 @@ def _pooler(base: nn.Module) -> Callable[[Tensor | None], Tensor | None]:
     return lambda hidden: base.pooler(hidden)
 
 
-def head_over_hidden(model: nn.Module) -> Callable[[Tensor], Tensor]:
+def head_over_hidden(model: Any) -> Callable[[Tensor], Tensor]:
     """The model's own head as a function from hidden states ``[n, length, hidden]`` to float32 logits.
 
     It shares the model's modules through a shallow copy whose encoder is `_GivenHidden`; the model stays whole.
@@ -81,13 +81,13 @@ def token_head(head: Callable[[Tensor], Tensor]) -> HeadRunner:
     return run
 
 
-def embedding_head(modules: Sequence[nn.Module]) -> HeadRunner:
+def embedding_head(modules: Sequence[Any]) -> HeadRunner:
     """sentence-transformers' Pooling over the packed stream, then the modules after it on the CPU, in float32."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     pooling, rest = modules[0], modules[1:]
 
-    def pooling_for(mode: str | None) -> nn.Module:
+    def pooling_for(mode: str | None) -> Any:
         if mode is None:
             return pooling
         return Pooling(pooling.embedding_dimension, pooling_mode=mode, include_prompt=pooling.include_prompt)
@@ -96,7 +96,11 @@ def embedding_head(modules: Sequence[nn.Module]) -> HeadRunner:
         outputs: list[Output | None] = [None] * batch.num_seqs
         for (mode, prompt), indices in _groups(batch).items():
             rows, cu_seqlens = _select(hidden.float(), batch, indices)
-            features = {"token_embeddings": rows[None], "cu_seq_lens_q": cu_seqlens, "prompt_length": prompt}
+            features: dict[str, Any] = {
+                "token_embeddings": rows[None],
+                "cu_seq_lens_q": cu_seqlens,
+                "prompt_length": prompt,
+            }
             features = {"sentence_embedding": pooling_for(mode)(features)["sentence_embedding"].cpu()}
             for module in rest:
                 features = module(features)

@@ -51,15 +51,33 @@ class _Loading:
 def load_model(model: ModelConfig, device: torch.device) -> LoadedModel:
     """Load ``model`` onto ``device``. Errors: `ConfigError`, also when no allowed way of running passes the check."""
     checkpoint = read_checkpoint(model)
-    dtype = DTYPES[default_dtype(model, str(device))]
+    dtype = _dtype(model, device)
     stock = load_stock(checkpoint, model.trust_remote_code, model.name)
     loading = _Loading(model, checkpoint, find_family(checkpoint.config.model_type), stock, device, dtype)
-    tokenizer = Tokenizer.from_pretrained(checkpoint.path, checkpoint.revision, model.trust_remote_code)
+    tokenizer = _tokenizer(loading)
     limit = max_length(checkpoint.config, stock.own_max_length or tokenizer.model_max_length, _offset(stock.model))
     probe = _probe(loading, tokenizer, limit)
     runner, error, why = _settle(loading, probe)
     spec = _spec(loading, runner, limit)
-    return LoadedModel(spec, tokenizer.for_model(_takes_token_types(stock.model)), runner, error, why)
+    return LoadedModel(spec, tokenizer, runner, error, why)
+
+
+def _dtype(model: ModelConfig, device: torch.device) -> torch.dtype:
+    name = default_dtype(model, str(device))
+    if name not in DTYPES:
+        raise ConfigError(f"models.{model.name}.dtype: {name!r} is not served; choose from {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _tokenizer(loading: _Loading) -> Tokenizer:
+    path, revision = loading.checkpoint.path, loading.checkpoint.revision
+    try:
+        tokenizer = Tokenizer.from_pretrained(path, revision, loading.model.trust_remote_code)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(f"models.{loading.model.name}: cannot load the tokenizer of {path!r}: {error}") from error
+    if tokenizer.vocab_size <= len(tokenizer.all_special_ids):  # what transformers makes where it finds no files
+        raise ConfigError(f"models.{loading.model.name}: cannot load the tokenizer of {path!r}: it has no vocabulary")
+    return tokenizer.for_model(_takes_token_types(loading.stock.model))
 
 
 def _settle(loading: _Loading, probe: Probe) -> tuple[Runner, float, str]:
@@ -111,7 +129,7 @@ def _tolerance(loading: _Loading, probe: Probe) -> float:
     return 0.02 + 3 * probe.error_alone(_padded(loading, PaddedRunner))
 
 
-def _pack_weights(model: nn.Module, runner: Runner, probe: Probe, tolerance: float, error: float) -> float:
+def _pack_weights(model: Any, runner: Runner, probe: Probe, tolerance: float, error: float) -> float:
     """Pack the stock model's weights, unless it reads them itself or deviates then. Returns the deviation."""
     replaced = pack_linears(model)
     try:
@@ -156,7 +174,7 @@ def _packed(loading: _Loading, fused: bool) -> Runner:
     return PackedRunner(FUSED if fused else "packed", encoder, head, offset, loading.device)
 
 
-def _logits_head(head: Head, model: nn.Module, family: Family) -> heads.HeadRunner:
+def _logits_head(head: Head, model: Any, family: Family) -> heads.HeadRunner:
     function = heads.head_over_hidden(model)
     if head == "masked-lm":
         return heads.masked_lm_head(function)
@@ -171,7 +189,7 @@ def _spec(loading: _Loading, runner: Runner, limit: int) -> ModelSpec:
     return replace(draft, batching=batching, embedding=loading.stock.embedding)
 
 
-def _offset(model: nn.Module) -> int:
+def _offset(model: Any) -> int:
     """Rows of the position table that no token uses: RoBERTa and its kin start at padding_idx + 1."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
@@ -189,5 +207,5 @@ def _pad_token_id(checkpoint: Checkpoint) -> int:
     return pad if isinstance(pad, int) else 0
 
 
-def _takes_token_types(model: nn.Module) -> bool:
+def _takes_token_types(model: Any) -> bool:
     return "token_type_ids" in inspect.signature(model.forward).parameters

@@ -13,7 +13,28 @@ from padserve.models.pack import pack
 from padserve.models.runners import Runner
 from padserve.text.tokenizer import Tokenizer
 
-WORDS = "the quick brown fox jumps over a lazy dog while seven wizards mix their potion in an old iron pot".split()
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "seven",
+    "wizards",
+    "mix",
+    "their",
+    "potion",
+    "in",
+    "an",
+    "old",
+    "iron",
+    "pot",
+]
 FLOAT32_TOLERANCE = 1e-4
 LEAST_SCALE = 0.1
 """Below this the outputs are a difference of larger numbers, whose rounding is not relative to the outputs."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from padserve.core import Batch, EmbeddingSpec, Head, Output
 from padserve.errors import ConfigError
@@ -21,14 +21,13 @@ AUTO_CLASSES: dict[Head, str] = {
 class StockModel:
     """``model``: the transformers module. ``head``: for embeddings, what follows the encoder."""
 
-    def __init__(self, model: nn.Module, head: HeadRunner | None, embedding: EmbeddingSpec | None, length: int) -> None:
+    def __init__(self, model: Any, head: HeadRunner | None, embedding: EmbeddingSpec | None, length: int) -> None:
         self.model, self.head, self.embedding = model, head, embedding
         self.own_max_length = length
 
     @property
-    def base(self) -> nn.Module:
-        base: nn.Module = self.model.base_model
-        return base
+    def base(self) -> Any:
+        return self.model.base_model
 
     def whole(self, head: Head) -> WholeModel:
         """The forward pass of the whole stock model over a padded view."""
@@ -39,7 +38,7 @@ class StockModel:
         return self.head(_unpad(self.model(**padded).last_hidden_state, batch), batch)
 
 
-def _logits_whole(model: nn.Module, head: Head) -> WholeModel:
+def _logits_whole(model: Any, head: Head) -> WholeModel:
     def run(padded: Padded, batch: Batch) -> list[Output]:
         logits: Tensor = model(**padded).logits
         if head == "sequence-classification":

@@ -74,7 +74,7 @@ def describe(model: ModelConfig) -> ModelFacts:
 
     checkpoint = read_checkpoint(model)
     tokenizer = Tokenizer.from_pretrained(checkpoint.path, checkpoint.revision, model.trust_remote_code)
-    limit = max_length(checkpoint.config, tokenizer.model_max_length, 0)
+    limit = max_length(checkpoint.config, checkpoint.sentence_max_length or tokenizer.model_max_length, 0)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     spec = with_tasks(draft_spec(checkpoint, model, device, limit), model)
     family = find_family(checkpoint.config.model_type)
@@ -84,6 +84,4 @@ def describe(model: ModelConfig) -> ModelFacts:
         batching, why = "packed", "packed if that equals the stock model run alone, which is checked at load"
     if family is None and model.batching != "padded":
         why = f"{checkpoint.config.model_type} has no packed family; {why}"
-    return ModelFacts(
-        spec.architecture, spec.family, spec.head, spec.tasks, spec.max_length, spec.dtype, batching, why
-    )
+    return ModelFacts(spec.architecture, spec.family, spec.head, spec.tasks, spec.max_length, spec.dtype, batching, why)

@@ -94,7 +94,10 @@ class Engine:
             self._serve(config, Served(loaded, target))
             logger.info(
                 "model %s ready in %.1f s: %s; batches of %d tokens",
-                config.name, time.perf_counter() - started, loaded.why, target,
+                config.name,
+                time.perf_counter() - started,
+                loaded.why,
+                target,
             )
 
     def _serve(self, config: ModelConfig, served: Served) -> None:

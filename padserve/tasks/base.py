@@ -65,7 +65,7 @@ class ItemError(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A part of a request that runs, or fails, by itself: usually one input. ``state`` is the task's own memory of it."""
+    """A part of a request that runs, or fails, by itself: usually one input. ``state`` is for the task's own use."""
 
     encodings: tuple[Encoding, ...]
     state: Any = None
@@ -95,8 +95,11 @@ RequestT = TypeVar("RequestT", bound=TaskRequest)
 
 def as_list(inputs: InputT | list[InputT]) -> list[InputT]:
     """One input or several, as several. Errors: `EmptyInputs`."""
-    if not isinstance(inputs, list):
-        return [inputs]
+    return some(inputs) if isinstance(inputs, list) else [inputs]
+
+
+def some(inputs: list[InputT]) -> list[InputT]:
+    """The list. Errors: `EmptyInputs` when nothing is in it."""
     if not inputs:
         raise EmptyInputs("the list of inputs is empty; give at least one")
     return inputs

@@ -65,7 +65,8 @@ class Classify(Task[ClassifyRequest]):
             )
             return Unit((tokens.encoding(),))
 
-        return plan_each(as_list(request.inputs), unit)
+        inputs: list[str | TextPair] = as_list(request.inputs)
+        return plan_each(inputs, unit)
 
     def finish(
         self,

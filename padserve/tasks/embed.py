@@ -29,7 +29,7 @@ Pooling = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", 
 
 
 class EmbedRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``dimensions``: keep the first ones. ``prompt`` is put before the text, ``prompt_name`` picks one of the model's."""
+    """``dimensions``: keep the first ones. ``prompt``: put before the text; ``prompt_name``: one of the model's."""
 
     inputs: str | list[str]
     normalize: bool = True

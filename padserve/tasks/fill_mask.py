@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from padserve.core import ModelSpec, Output
+from padserve.core import Int64Array, ModelSpec, Output
 from padserve.errors import InvalidField, NoMask, PadserveError
 from padserve.tasks.base import (
     Finished,
@@ -106,7 +106,9 @@ def target_ids(targets: Sequence[str], tokenizer: Tokenizer) -> list[int]:
             pieces = tokenizer.tokens(target, add_special_tokens=False).input_ids.tolist()
             if len(pieces) != 1 or pieces[0] == tokenizer.unk_token_id:
                 shown = " ".join(tokenizer.id_to_token(piece) for piece in pieces)
-                raise InvalidField(f"target {target!r} is not one token of the model: {shown or 'nothing'}", field="targets")
+                raise InvalidField(
+                    f"target {target!r} is not one token of the model: {shown or 'nothing'}", field="targets"
+                )
             found = pieces[0]
         ids[found] = None
     return list(ids)
@@ -135,8 +137,8 @@ def candidates(unit: Unit, logits: Output, index: int, top_k: int) -> list[MaskC
     ]
 
 
-def filled(tokenizer: Tokenizer, input_ids: Sequence[int], position: int, token: int, only_mask: bool) -> str:
+def filled(tokenizer: Tokenizer, input_ids: Int64Array, position: int, token: int, only_mask: bool) -> str:
     """The text with one mask filled; special tokens are shown only where other masks remain."""
-    ids = [int(token_id) for token_id in input_ids]
+    ids: list[int] = input_ids.tolist()
     ids[position] = token
     return tokenizer.decode([i for i in ids if i != tokenizer.pad_token_id], skip_special_tokens=only_mask)

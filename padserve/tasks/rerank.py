@@ -17,8 +17,8 @@ from padserve.tasks.base import (
     TaskRequest,
     TaskResult,
     Unit,
-    as_list,
     plan_each,
+    some,
 )
 from padserve.tasks.scores import activate, cosine
 from padserve.tasks.sentences import DOCUMENT_PROMPTS, QUERY_PROMPTS, role_prompt, sentence_encoding
@@ -69,7 +69,7 @@ class Rerank(Task[RerankRequest]):
         return super().supports(spec)
 
     def plan(self, request: RerankRequest, spec: ModelSpec, tokenizer: Tokenizer) -> Plan:
-        documents = as_list(request.documents)
+        documents = some(request.documents)
         if spec.head == "embedding":
             return _plan_cosine(documents, request, spec, tokenizer)
 
@@ -99,7 +99,9 @@ class Rerank(Task[RerankRequest]):
             if isinstance(query, PadserveError):
                 raise query
             units, outputs = units[1:], outputs[1:]
-            scores = [output if isinstance(output, PadserveError) else cosine(query[0], output[0]) for output in outputs]
+            scores = [
+                output if isinstance(output, PadserveError) else cosine(query[0], output[0]) for output in outputs
+            ]
         else:
             activation = _activation(request, spec)
             scores = [

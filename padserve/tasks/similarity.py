@@ -33,7 +33,7 @@ class SimilarityRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class SimilarityResult(TaskResult, frozen=True, kw_only=True):
-    """``scores``: one a sentence, in order; ``tokens`` summed over source and sentences, ``truncated`` if any was cut."""
+    """``scores``: one a sentence, in order. ``tokens`` is their sum, ``truncated`` if any was cut."""
 
     scores: list[float]
 

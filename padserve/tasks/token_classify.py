@@ -104,7 +104,9 @@ def _windows(tokens: Tokens, max_length: int, stride: int) -> list[list[int]]:
     """Errors: `InvalidField` for a stride with which windows would not move on."""
     room = max_length - tokens.num_special
     if stride >= room:
-        raise InvalidField(f"stride is {stride}, it must be below {room}, the tokens that a window holds", field="stride")
+        raise InvalidField(
+            f"stride is {stride}, it must be below {room}, the tokens that a window holds", field="stride"
+        )
     if len(tokens) <= max_length:
         return [list(range(len(tokens)))]
     return windows(tokens, max_length, stride)
@@ -118,14 +120,14 @@ def _window(tokens: Tokens, span: list[int]) -> Encoding:
 def scored(long: LongText, outputs: Sequence[Output]) -> list[TokenScores]:
     """Scores of every content token, from the window in which it stands farthest from an edge."""
     tokens = long.tokens
-    logits: list[Output | None] = [None] * len(tokens)
+    logits: dict[int, Output] = {}
     depth = np.full(len(tokens), -1)
     for span, output in zip(long.spans, outputs, strict=True):
         for place, index in enumerate(span):
             inside = min(place, len(span) - 1 - place)
             if inside > depth[index]:
                 depth[index], logits[index] = inside, output[place]
-    content = [index for index, part in enumerate(tokens.parts) if part is not None and logits[index] is not None]
+    content = [index for index, part in enumerate(tokens.parts) if part is not None and index in logits]
     if not content or tokens.offsets is None:
         return []
     scores = softmax(np.stack([logits[index] for index in content]))

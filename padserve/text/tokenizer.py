@@ -1,8 +1,8 @@
 """Tokenizer: text to ids and back, cut to length without ever changing shared state.
 
-A tokenizer shared by threads that set different truncation gives rows of wrong length and no exception. So truncation and padding
-are switched off once, and a text that is too long is cut here: of the encoding of the whole text the special tokens stay
-and content tokens are left out, which is what the tokenizer's own truncation gives.
+A tokenizer shared by threads that set different truncation gives rows of wrong length and no exception. So truncation
+and padding are switched off once, and a text that is too long is cut here: of the encoding of the whole text the
+special tokens stay and content tokens are left out, which is what the tokenizer's own truncation gives.
 """
 
 import copy
@@ -227,7 +227,7 @@ def _kept(counts: tuple[int, int], room: int, strategy: Strategy) -> tuple[int, 
 
 
 def windows(tokens: Tokens, max_length: int, stride: int) -> list[list[int]]:
-    """Positions of each window over a text too long for the model: special tokens, and content that overlaps by ``stride``."""
+    """Positions in each window over a long text: special tokens, and content that overlaps by ``stride``."""
     content = [index for index, part in enumerate(tokens.parts) if part is not None]
     special = [index for index, part in enumerate(tokens.parts) if part is None]
     room = max_length - len(special)

@@ -19,7 +19,9 @@ def stream(lengths: tuple[int, ...], dtype: torch.dtype, num_heads: int = 3, hea
     return list(qkv.permute(2, 0, 3, 1, 4).unbind(0))
 
 
-def masked_softmax(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...], scale: float, window: int | None) -> Tensor:
+def masked_softmax(
+    q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...], scale: float, window: int | None
+) -> Tensor:
     """The definition: every token against every token of the stream, those out of reach masked."""
     owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     position = torch.arange(sum(lengths))

@@ -31,7 +31,14 @@ def cpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     ("workers", "threads", "count", "expected"),
-    [(3, 5, 2, (3, 5)), (2, 0, 8, (2, 4)), (3, 0, 2, (3, 1)), (0, 2, 8, (4, 2)), (0, 16, 8, (1, 16)), (0, 0, 1, (1, 1))],
+    [
+        (3, 5, 2, (3, 5)),
+        (2, 0, 8, (2, 4)),
+        (3, 0, 2, (3, 1)),
+        (0, 2, 8, (4, 2)),
+        (0, 16, 8, (1, 16)),
+        (0, 0, 1, (1, 1)),
+    ],
 )
 def test_what_is_configured_stands(
     workers: int, threads: int, count: int, expected: tuple[int, int], cpus: Any

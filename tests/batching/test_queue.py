@@ -55,7 +55,9 @@ def sizes(batch: FormedBatch | None) -> list[int]:
     return [entry.tokens for entry in batch.entries]
 
 
-def test_what_is_put_is_taken_and_the_account_returns_to_zero(queue: BatchQueue, metrics: Metrics, make_entry: Any) -> None:
+def test_what_is_put_is_taken_and_the_account_returns_to_zero(
+    queue: BatchQueue, metrics: Metrics, make_entry: Any
+) -> None:
     queue.put([make_entry(5), make_entry(7)])
     assert (queue.waiting_tokens, queue.depth("m"), queue.depth("n")) == (12, (2, 12), (0, 0))
     assert b'padserve_queue_tokens{model="m"} 12.0' in metrics.render()
@@ -78,7 +80,9 @@ def test_idle_workers_share_what_one_put_brings(queue: BatchQueue, take: Any, ma
     assert [len(sizes(taken.result(PATIENCE_S))) for taken in both] == [3, 3]
 
 
-def test_what_a_timer_leaves_over_wakes_the_other_worker(dropped: Any, metrics: Metrics, make_lane: Any, make_entry: Any) -> None:
+def test_what_a_timer_leaves_over_wakes_the_other_worker(
+    dropped: Any, metrics: Metrics, make_lane: Any, make_entry: Any
+) -> None:
     """With ``max_wait_s`` one worker takes its share when the time is up; the rest does not wait for it to return."""
     queue = BatchQueue(metrics, dropped.extend)
     queue.add_lane(make_lane("m", max_wait_s=0.1))

@@ -51,7 +51,14 @@ class Crew:
         self.fatal: list[BaseException] = []
         self.reported = threading.Condition()
         self.pool = WorkerPool(
-            self.queue, {"m": self.model}, count, self.metrics, self.report, self.fatal.append, lambda: None, supervision
+            self.queue,
+            {"m": self.model},
+            count,
+            self.metrics,
+            self.report,
+            self.fatal.append,
+            lambda: None,
+            supervision,
         )
 
     def report(self, report: BatchReport) -> None:

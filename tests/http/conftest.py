@@ -11,8 +11,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 from litestar import Litestar
-from padserve.config.structs import ServerConfig
 
+from padserve.config.structs import ServerConfig
 from padserve.core import ModelSpec, Timings, Usage
 from padserve.errors import UnknownModel
 from padserve.http.build import build_app

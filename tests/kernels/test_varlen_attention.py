@@ -5,6 +5,7 @@ from itertools import accumulate
 import pytest
 import torch
 import torch.nn.functional as F
+
 from padserve_kernels.varlen_attention import varlen_attention
 from padserve_kernels.varlen_attention.reference import varlen_attention_reference
 from padserve_kernels.varlen_attention.triton import varlen_attention_triton
@@ -43,7 +44,10 @@ def test_kernel_equals_its_definition(
 @pytest.mark.parametrize("dim", [32, 40, 64, 96, 128, 256])
 def test_head_sizes(dim: int, device: torch.device) -> None:
     query, key, value, cu_seqlens = make([3, 33, 1], 2, 1, dim, torch.float32, device)
-    close(varlen_attention(query, key, value, cu_seqlens), varlen_attention_reference(query, key, value, cu_seqlens, dim**-0.5))
+    close(
+        varlen_attention(query, key, value, cu_seqlens),
+        varlen_attention_reference(query, key, value, cu_seqlens, dim**-0.5),
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -78,7 +82,9 @@ def test_rows_that_no_sequence_owns_are_zero_and_garbage_there_is_never_read(dev
     assert (got[20:] == 0).all()
 
 
-@pytest.mark.parametrize("lengths", [[], [0], [0, 4, 0], [1], [2] * 300], ids=["none", "empty", "empties", "one", "many"])
+@pytest.mark.parametrize(
+    "lengths", [[], [0], [0, 4, 0], [1], [2] * 300], ids=["none", "empty", "empties", "one", "many"]
+)
 def test_odd_numbers_of_sequences(lengths: list[int], device: torch.device) -> None:
     query, key, value, cu_seqlens = make(lengths, 2, 2, 16, torch.float32, device)
     got = varlen_attention(query, key, value, cu_seqlens)

@@ -38,7 +38,9 @@ def unpacked(layer: PackedLinear, plain: nn.Linear) -> PackedLinear:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("activation", EAGER)
-@pytest.mark.parametrize(("count", "inputs", "outputs", "bias"), [(1, 7, 5, True), (33, 48, 3, False), (130, 31, 65, True)])
+@pytest.mark.parametrize(
+    ("count", "inputs", "outputs", "bias"), [(1, 7, 5, True), (33, 48, 3, False), (130, 31, 65, True)]
+)
 def test_linear_and_activation(
     count: int, inputs: int, outputs: int, bias: bool, activation: Any, dtype: torch.dtype
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,6 @@ def test_packed_is_refused_where_no_family_packs(model_type: str, changes: Any, 
 @pytest.mark.parametrize("head", ["masked-lm", CLASSIFIER, "token-classification"])
 def test_a_head_without_weights_is_refused(head: Any, checkpoint: Any, load: Any, tmp_path: Path) -> None:
     """transformers would make them up at random and warn."""
-    from shutil import copytree
-
     folder = Path(copytree(checkpoint("bert", "embedding"), tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text())
     suffix = {"masked-lm": "MaskedLM", CLASSIFIER: "SequenceClassification"}.get(head, "TokenClassification")
@@ -94,8 +93,6 @@ def test_a_head_without_weights_is_refused(head: Any, checkpoint: Any, load: Any
 
 
 def test_a_folder_without_weights_is_refused(checkpoint: Any, load: Any, tmp_path: Path) -> None:
-    from shutil import copytree
-
     for head in ("embedding", CLASSIFIER):
         folder = Path(copytree(checkpoint("bert", head), tmp_path / head))
         (folder / "model.safetensors").unlink()
@@ -103,11 +100,38 @@ def test_a_folder_without_weights_is_refused(checkpoint: Any, load: Any, tmp_pat
             load(folder)
 
 
+def test_a_folder_without_a_tokenizer_is_refused(checkpoint: Any, load: Any, tmp_path: Path) -> None:
+    folder = Path(copytree(checkpoint("bert", CLASSIFIER), tmp_path / "model"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(ConfigError, match=r"models\.m: cannot load the tokenizer"):
+        load(folder)
+
+
 def test_a_model_that_fails_on_a_plain_sentence_is_refused(checkpoint: Any, load: Any) -> None:
     """Nyströmformer with fewer landmarks than its segments takes one length only."""
     folder = checkpoint("nystromformer", "embedding", num_landmarks=8, segment_means_seq_len=128)
     with pytest.raises(ConfigError, match=r"models\.m: NystromformerModel does not run on a plain sentence"):
         load(folder)
+
+
+def test_a_tokenizer_with_token_types_serves_a_model_without(checkpoint: Any, load: Any, tmp_path: Path) -> None:
+    settings = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
+    for model_type, changes, typed in (("distilbert", settings, False), ("bert", {}, True)):
+        folder = Path(copytree(checkpoint(model_type, "embedding", **changes), tmp_path / model_type))
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        model = load(folder)
+        assert model.runner.kind == "packed, fused"
+        encoding = model.tokenizer.encoding("a lazy dog", max_length=128)
+        assert (encoding.token_type_ids is not None) == typed
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "auto"])
+def test_a_dtype_that_is_not_served_names_those_that_are(dtype: str, checkpoint: Any, load: Any) -> None:
+    with pytest.raises(ConfigError, match=r"models\.m\.dtype: .* float32, bfloat16"):
+        load(checkpoint("bert", "embedding"), dtype=dtype)
 
 
 def test_the_fused_path_gives_the_stock_weights_back(checkpoint: Any, load: Any, monkeypatch: Any) -> None:

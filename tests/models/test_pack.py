@@ -30,10 +30,11 @@ SEQUENCES = st.lists(
 
 def same(a: Batch, b: Batch) -> bool:
     fields = ("input_ids", "position_ids", "cu_seqlens", "gather", "gather_cu_seqlens")
-    return (
-        all(np.array_equal(getattr(a, name), getattr(b, name)) for name in fields)
-        and (a.max_seqlen, a.poolings, a.prompt_tokens) == (b.max_seqlen, b.poolings, b.prompt_tokens)
-    )
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in fields) and (
+        a.max_seqlen,
+        a.poolings,
+        a.prompt_tokens,
+    ) == (b.max_seqlen, b.poolings, b.prompt_tokens)
 
 
 @given(SEQUENCES)

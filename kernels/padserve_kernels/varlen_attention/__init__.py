@@ -30,8 +30,9 @@ def varlen_attention(
     """Attention within each sequence of a packed stream.
 
     ``query``: ``[total_tokens, num_heads, head_dim]``; ``key, value``: ``[total_tokens, num_kv_heads, head_dim]``, where
-    num_kv_heads divides num_heads; any strides with the last dimension contiguous. ``cu_seqlens``: ``[num_seqs + 1]`` int32 or int64. ``bias``: ``[num_heads,
-    longest, longest]``, added to the scores. Returns ``[total_tokens, num_heads, head_dim]`` in the query's dtype.
+    num_kv_heads divides num_heads; any strides with the last dimension contiguous. ``cu_seqlens``: ``[num_seqs + 1]``.
+    ``bias``: ``[num_heads, longest, longest]``, added to the scores. Returns
+    ``[total_tokens, num_heads, head_dim]`` in the query's dtype.
     Errors: `ValueError` on shapes that do not fit.
     """
     _check(query, key, value, cu_seqlens, bias)
@@ -45,7 +46,9 @@ def varlen_attention(
 
 def _check(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, bias: Tensor | None) -> None:
     if query.ndim != 3 or key.ndim != 3 or key.shape != value.shape:
-        raise ValueError(f"query, key, value must be [tokens, heads, dim], got {query.shape}, {key.shape}, {value.shape}")
+        raise ValueError(
+            f"query, key, value must be [tokens, heads, dim], got {query.shape}, {key.shape}, {value.shape}"
+        )
     if query.shape[0] != key.shape[0] or query.shape[2] != key.shape[2] or query.shape[1] % key.shape[1]:
         raise ValueError(f"query {tuple(query.shape)} and key {tuple(key.shape)} do not fit together")
     if cu_seqlens.ndim != 1 or len(cu_seqlens) == 0:

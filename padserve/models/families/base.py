@@ -22,11 +22,11 @@ class Family:
         """What is added to a position that counts from 0 in its own sequence."""
         return 0
 
-    def layers(self, base: nn.Module) -> list[StockLayer] | None:
+    def layers(self, base: Any) -> list[StockLayer] | None:
         """The stock layers to fuse; None where the family runs the stock module."""
         return None
 
-    def embed(self, base: nn.Module) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    def embed(self, base: Any) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
         """The stock embeddings over a packed stream: ``[total_tokens]`` -> ``[total_tokens, hidden]``."""
         embeddings = base.embeddings
 
@@ -39,7 +39,7 @@ class Family:
 
         return run
 
-    def fused_encoder(self, base: nn.Module) -> PackedEncoder | None:
+    def fused_encoder(self, base: Any) -> PackedEncoder | None:
         """The fused encoder, None where the family or this checkpoint's activation has none."""
         stock = self.layers(base)
         activation = None if stock is None else ACTIVATIONS.get(self.activation_name(base.config))
@@ -48,7 +48,7 @@ class Family:
         heads = base.config.num_attention_heads
         return FusedEncoder(self.embed(base), [FusedLayer(layer, heads, activation) for layer in stock])
 
-    def release(self, base: nn.Module) -> None:
+    def release(self, base: Any) -> None:
         """Free the stock layers' matrices once their fused copies have passed the check."""
         for layer in self.layers(base) or []:
             for linear in (layer.query, layer.key, layer.value, layer.output, layer.up, layer.down):
@@ -58,10 +58,12 @@ class Family:
         name = config.hidden_act
         return name if isinstance(name, str) else ""
 
-    def stock_encoder(self, base: nn.Module) -> PackedEncoder:
+    def stock_encoder(self, base: Any) -> PackedEncoder:
         """The stock module over one packed row; its attention must be `padserve_packed`."""
 
-        def run(input_ids: Tensor, position_ids: Tensor, token_types: Tensor | None, lengths: tuple[int, ...]) -> Tensor:
+        def run(
+            input_ids: Tensor, position_ids: Tensor, token_types: Tensor | None, lengths: tuple[int, ...]
+        ) -> Tensor:
             extra = {} if token_types is None else {"token_type_ids": token_types[None]}
             output = base(
                 input_ids=input_ids[None],
@@ -75,7 +77,7 @@ class Family:
         return run
 
 
-def bert_layers(base: nn.Module) -> list[StockLayer]:
+def bert_layers(base: Any) -> list[StockLayer]:
     """Layers of modules that copy BERT's layout."""
     return [
         StockLayer(

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from padserve.models.families.base import Family
 from padserve.models.fused import StockLayer
 
 
 class DistilBert(Family):
-    def layers(self, base: nn.Module) -> list[StockLayer] | None:
+    def layers(self, base: Any) -> list[StockLayer] | None:
         return [
             StockLayer(
                 query=layer.attention.q_lin,
@@ -28,7 +28,7 @@ class DistilBert(Family):
     def activation_name(self, config: Any) -> str:
         return str(config.activation)
 
-    def embed(self, base: nn.Module) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    def embed(self, base: Any) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
         embeddings = base.embeddings
 
         def run(input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:

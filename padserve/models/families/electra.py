@@ -1,18 +1,19 @@
 """ELECTRA: BERT's layers after an optional projection of smaller embeddings."""
 
 from collections.abc import Callable
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from padserve.models.families.base import Family, bert_layers
 from padserve.models.fused import StockLayer
 
 
 class Electra(Family):
-    def layers(self, base: nn.Module) -> list[StockLayer] | None:
+    def layers(self, base: Any) -> list[StockLayer] | None:
         return bert_layers(base)
 
-    def embed(self, base: nn.Module) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    def embed(self, base: Any) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
         embeddings = super().embed(base)
         if not hasattr(base, "embeddings_project"):
             return embeddings

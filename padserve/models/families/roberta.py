@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from torch import nn
-
 from padserve.models.families.base import Family, bert_layers
 from padserve.models.fused import StockLayer
 
@@ -12,7 +10,7 @@ class Roberta(Family):
     def position_offset(self, config: Any) -> int:
         return int(config.pad_token_id) + 1
 
-    def layers(self, base: nn.Module) -> list[StockLayer] | None:
+    def layers(self, base: Any) -> list[StockLayer] | None:
         return bert_layers(base)
 
 
