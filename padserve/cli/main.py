@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from padserve import __version__
-from padserve.config.keys import MODEL_WIDE, field_names
+from padserve.config.keys import MODEL_WIDE, field_names, nearest
 from padserve.config.load import load_config
 from padserve.config.structs import Config, ServerConfig
 from padserve.errors import ConfigError
@@ -16,8 +16,9 @@ DESCRIPTION = "One exact, padding-free REST service for the transformers that mo
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
+    options, unknown = make_parser().parse_known_args(arguments)
     try:
+        refuse_unknown(unknown)
         status: int = options.command(options)
     except ConfigError as error:
         print(f"padserve: {error}", file=sys.stderr)
@@ -42,6 +43,20 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def refuse_unknown(arguments: Sequence[str]) -> None:
+    """Errors: `ConfigError` for arguments that no command takes, with the nearest flag."""
+    if not arguments:
+        return
+    flags = ["--model", *(flag_of(key) for key in (*field_names(ServerConfig), *MODEL_WIDE))]
+    given = arguments[0].partition("=")[0]
+    hint = nearest(given, flags) if given.startswith("-") else "one configuration file at most is read"
+    raise ConfigError(f"{given}: unknown argument; {hint}")
+
+
+def flag_of(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """A flag for each key that flags may set; all values are checked where the file's are."""
     parser.add_argument("config", nargs="?", help="TOML file; PADSERVE_CONFIG when absent")
@@ -53,9 +68,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="serve SOURCE (folder, hub id, starter:NAME) for TASK[,TASK], or for all it can do; repeatable",
     )
     for key in field_names(ServerConfig):
-        parser.add_argument(f"--{key.replace('_', '-')}", dest=key, metavar="VALUE", help=f"[server] {key}")
+        parser.add_argument(flag_of(key), dest=key, metavar="VALUE", help=f"[server] {key}")
     for key in MODEL_WIDE:
-        parser.add_argument(f"--{key.replace('_', '-')}", dest=key, metavar="VALUE", help=f"{key} of every model")
+        parser.add_argument(flag_of(key), dest=key, metavar="VALUE", help=f"{key} of every model")
 
 
 def configuration(options: argparse.Namespace) -> Config:

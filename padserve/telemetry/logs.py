@@ -9,6 +9,8 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 LogFormat = Literal["json", "text"]
+CHATTY = ("uvicorn.error", "sentence_transformers", "httpx")
+"""Libraries whose information says what we say already."""
 
 
 def configure_logging(level: str = "info", log_format: LogFormat = "json", stream: TextIO | None = None) -> None:
@@ -18,6 +20,8 @@ def configure_logging(level: str = "info", log_format: LogFormat = "json", strea
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.DEBUG if level == "debug" else max(root.level, logging.WARNING))
     logging.captureWarnings(True)
 
 
