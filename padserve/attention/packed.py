@@ -33,7 +33,9 @@ def packed_attention(
     sizes = list(lengths)
     outputs = [
         _attend(q, k, v, scale, window).transpose(1, 2)
-        for q, k, v in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True)
+        for q, k, v in zip(
+            torch.split(query, sizes, 2), torch.split(key, sizes, 2), torch.split(value, sizes, 2), strict=True
+        )
     ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 

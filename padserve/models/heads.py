@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def sequence_head(head: Callable[[Tensor], Tensor], first_token: bool) -> HeadRu
         return list(head(hidden[first][:, None]).cpu().numpy())
 
     def run_whole(hidden: Tensor, batch: Batch) -> list[Output]:
-        parts = hidden.split(batch.lengths.tolist())
+        parts = torch.split(hidden, batch.lengths.tolist())
         return [head(part[None])[0].cpu().numpy() for part in parts]
 
     return run_first if first_token else run_whole
@@ -131,4 +132,4 @@ def _select(hidden: Tensor, batch: Batch, indices: list[int]) -> tuple[Tensor, T
 
 
 def split_rows(rows: Output, cu_seqlens: np.ndarray[Any, np.dtype[np.int64]]) -> list[Output]:
-    return [rows[start:stop] for start, stop in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)]
+    return [rows[start:stop] for start, stop in pairwise(cu_seqlens)]

@@ -55,7 +55,7 @@ class PackedLinear(nn.Module):
         biases = [
             layer.bias if layer.bias is not None else layer.weight.new_zeros(len(layer.weight)) for layer in linears
         ]
-        return cls(torch.cat(tuple(layer.weight for layer in linears)), torch.cat(biases))
+        return cls(torch.cat([layer.weight.data for layer in linears]), torch.cat(biases))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed:

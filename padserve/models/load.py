@@ -198,8 +198,9 @@ def _offset(model: Any) -> int:
 
 
 def _window(config: Any) -> int:
-    window = getattr(config, "sliding_window", None)
-    return window if isinstance(window, int) else 16
+    """How far apart two tokens can be before something changes: a local attention's reach, or log buckets."""
+    reaches = [getattr(config, name, None) for name in ("sliding_window", "position_buckets")]
+    return max([16, *(reach for reach in reaches if isinstance(reach, int))])
 
 
 def _pad_token_id(checkpoint: Checkpoint) -> int:

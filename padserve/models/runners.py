@@ -50,7 +50,8 @@ def offset_positions(batch: Batch, offset: int) -> Int64Array:
     running = np.cumsum(counted)
     starts = batch.cu_seqlens[:-1]
     before = np.repeat(running[starts] - counted[starts], batch.lengths)
-    return (running - before) * counted + offset - 1
+    positions: Int64Array = (running - before) * counted + offset - 1
+    return positions
 
 
 class PaddedRunner:

@@ -22,7 +22,9 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_sixty_four_at_once_each_get_their_own(workers: int, stage: Any, sum_of: Any) -> None:
     async with stage(max_queue_tokens=100_000, workers=workers) as s:
-        texts = [[chr(97 + (i * 7 + j) % 26) * (1 + (i + j) % 20) + str(i) for j in range(i % 5 + 1)] for i in range(64)]
+        texts = [
+            [chr(97 + (i * 7 + j) % 26) * (1 + (i + j) % 20) + str(i) for j in range(i % 5 + 1)] for i in range(64)
+        ]
         replies = await asyncio.gather(*(s.run(own if i % 2 else own[0]) for i, own in enumerate(texts)))
         for i, (own, reply) in enumerate(zip(texts, replies, strict=True)):
             own = own if i % 2 else own[:1]

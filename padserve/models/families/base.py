@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from padserve.attention.packed import PackedLengths
-from padserve.models.fused import ACTIVATIONS, FusedEncoder, FusedLayer, StockLayer
+from padserve.models.fused import ACTIVATIONS, AfterFirst, Attend, FusedEncoder, FusedLayer, StockLayer, plain_attention
 
 PackedEncoder = Callable[[Tensor, Tensor, Tensor | None, tuple[int, ...]], Tensor]
 """(input_ids, position_ids, token_type_ids, lengths), all ``[total_tokens]`` -> hidden ``[total_tokens, hidden]``."""
@@ -46,7 +46,21 @@ class Family:
         if stock is None or activation is None:
             return None
         heads = base.config.num_attention_heads
-        return FusedEncoder(self.embed(base), [FusedLayer(layer, heads, activation) for layer in stock])
+        layers = [
+            FusedLayer(layer, heads, activation, attend)
+            for layer, attend in zip(stock, self.attention(base), strict=True)
+        ]
+        return FusedEncoder(self.embed(base), layers, self.after_first(base))
+
+    def attention(self, base: Any) -> list[Attend]:
+        """What attends in each layer."""
+        stock = self.layers(base) or []
+        heads = base.config.num_attention_heads
+        return [plain_attention(layer.query.out_features // heads) for layer in stock]
+
+    def after_first(self, base: Any) -> AfterFirst | None:
+        """What the family has between the first layer and the second."""
+        return None
 
     def release(self, base: Any) -> None:
         """Free the stock layers' matrices once their fused copies have passed the check."""
