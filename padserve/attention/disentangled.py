@@ -2,10 +2,10 @@
 
     score(i, j) = (q_i . k_j + q_i . pos_key[r(i - j)] + k_j . pos_query[r(i - j)]) * scale
 
-where r is the log bucket of a distance. The stock module multiplies every query with all 2 * span position rows and gathers
-``[length, length]`` of them. Here the rows of a sequence's own 2 * length - 1 distances are laid out in order,
-so that the two products become ``[length, length]`` by strides alone: element (i, j) of a row-by-distance product stands
-at a fixed step from its neighbours. Position rows depend on weights only and are projected once.
+where r is the log bucket of a distance. The stock module multiplies every query with all 2 * span position rows and
+gathers ``[length, length]`` of them. Here the rows of a sequence's own 2 * length - 1 distances are laid out in order,
+so that the two products become ``[length, length]`` by strides alone: an element stands at a fixed step from its
+neighbours. Position rows depend on weights only and are projected once.
 """
 
 import math

@@ -91,8 +91,6 @@ class BatchQueue:
                 self._report(*{entry.model for entry in decision.dropped})
             if decision.batch is not None:
                 self._report(decision.batch.model)
-                if self._idle > 1 and self._scheduler.waiting_tokens:
-                    self._changed.notify()
                 return decision.batch
             if self._closed:
                 return None

@@ -12,7 +12,7 @@ from padserve.attention.packed import packed_attention
 from padserve.models.linear import FusedActivation, PackedLinear
 
 Attend = Callable[[Tensor, Tensor, Tensor, tuple[int, ...]], Tensor]
-"""(query, key, value, lengths), ``[1, num_heads, total_tokens, head_dim]`` each -> ``[1, total_tokens, num_heads, head_dim]``."""
+"""(query, key, value, lengths): ``[1, num_heads, tokens, head_dim]`` -> ``[1, tokens, num_heads, head_dim]``."""
 AfterFirst = Callable[[Tensor, Tensor, tuple[int, ...]], Tensor]
 
 ACTIVATIONS: dict[str, FusedActivation] = {

@@ -52,10 +52,11 @@ class PackedLinear(nn.Module):
     @classmethod
     def fused(cls, *linears: nn.Linear) -> "PackedLinear":
         """Several layers over the same input as one product; the outputs stand side by side."""
-        biases = [
+        biases: list[Tensor] = [
             layer.bias if layer.bias is not None else layer.weight.new_zeros(len(layer.weight)) for layer in linears
         ]
-        return cls(torch.cat([layer.weight.data for layer in linears]), torch.cat(biases))
+        weights: list[Tensor] = [layer.weight for layer in linears]
+        return cls(torch.cat(weights), torch.cat(biases))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed:

@@ -184,6 +184,7 @@ def test_a_prepared_batch_sheds_what_is_no_longer_wanted(
 ) -> None:
     prepared[0].ticket.abandon()
     queue.discard([prepared[0]])
+    assert queue.waiting_tokens == 90
     batch = queue.take()
     assert batch is not None
     assert prepared[0] not in batch.entries

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from padserve.batching.scheduler import Scheduler
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.sampled_from("ab"), st.integers(1, 100), st.booleans()),
-        st.tuples(st.just("next"), st.integers(1, 3)),
-        st.tuples(st.just("discard"), st.integers(0, 5)),
-        st.tuples(st.just("abandon"), st.integers(0, 5)),
-        st.tuples(st.just("pass"), st.floats(0.01, 5)),
-    ),
-    max_size=60,
+ADD = st.tuples(
+    st.just("add"), st.sampled_from("ab"), st.lists(st.integers(1, 100), min_size=1, max_size=8), st.booleans()
 )
+NEXT = st.tuples(st.just("next"), st.integers(1, 3))
+OTHER = st.one_of(
+    st.tuples(st.just("discard"), st.integers(0, 5)),
+    st.tuples(st.just("abandon"), st.integers(0, 5)),
+    st.tuples(st.just("pass"), st.floats(0.01, 3)),
+)
+STEPS = st.lists(st.one_of(ADD, ADD, NEXT, NEXT, OTHER), min_size=8, max_size=40)
 
 
 def two_lanes(make_lane: Any, **settings: Any) -> Scheduler:
@@ -35,9 +35,10 @@ def test_every_entry_ends_exactly_once(steps: list[Any], make_lane: Any, make_en
     for name, *arguments in steps:
         waiting = [entry for entry in added if entry not in ended]
         if name == "add":
-            model, length, bulk = arguments
-            added.append(make_entry(length, now, model, bulk, deadline=now + 4))
-            scheduler.add([added[-1]])
+            model, lengths, bulk = arguments
+            entries = [make_entry(length, now, model, bulk, deadline=now + 4) for length in lengths]
+            added += entries
+            scheduler.add(entries)
         elif name == "next":
             decision = scheduler.next_batch(now, arguments[0])
             assert all(entry.ticket.abandoned or entry.expired(now) for entry in decision.dropped)

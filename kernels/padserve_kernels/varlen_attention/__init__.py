@@ -29,7 +29,7 @@ def varlen_attention(
 ) -> Tensor:
     """Attention within each sequence of a packed stream.
 
-    ``query``: ``[total_tokens, num_heads, head_dim]``; ``key, value``: ``[total_tokens, num_kv_heads, head_dim]``, where
+    ``query``: ``[total_tokens, num_heads, head_dim]``; ``key, value``: ``[total_tokens, num_kv_heads, head_dim]``;
     num_kv_heads divides num_heads; any strides with the last dimension contiguous. ``cu_seqlens``: ``[num_seqs + 1]``.
     ``bias``: ``[num_heads, longest, longest]``, added to the scores. Returns
     ``[total_tokens, num_heads, head_dim]`` in the query's dtype.
