@@ -10,7 +10,7 @@ from padserve.core import Batch
 
 
 class Device:
-    """Takes ``fixed`` seconds a batch and one microsecond a token up to ``best``, three beyond; its clock is its own."""
+    """Takes ``fixed`` seconds a batch, and 1 µs a token up to ``best``, 3 µs beyond; its clock is its own."""
 
     def __init__(self, fixed: float, best: int, **spec: Any) -> None:
         self.fixed, self.best, self.now = fixed, best, 0.0

@@ -12,6 +12,15 @@ HEADS = ("masked-lm", "sequence-classification", "token-classification", "embedd
 EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)
 FUSED, STOCK = "packed, fused", "packed"
 TYPED = ("bert", "electra", "albert", "ernie")
+DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "position_buckets": 16,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "type_vocab_size": 0,
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": (FUSED, {}),
     "roberta": (FUSED, {}),
@@ -22,6 +31,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "electra": (FUSED, {"embedding_size": 16}),
     "albert": (STOCK, {"embedding_size": 16}),
     "modernbert": (STOCK, {"local_attention": 16, "global_attn_every_n_layers": 2}),
+    "deberta-v2": (FUSED, DEBERTA),
+    "mpnet": (FUSED, {}),
     "ernie": (STOCK, {}),
     "roberta-prelayernorm": (STOCK, {}),
     "xlm-roberta-xl": (STOCK, {}),
@@ -68,6 +79,28 @@ def test_activations_are_not_mixed_up(
     (encoding,) = random_encodings([40], "embedding")
     want = alone(stock(folder, "embedding"), "embedding", encoding)
     np.testing.assert_allclose(model.run(pack([encoding]))[0], want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        (DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"}, FUSED),
+        (DEBERTA | {"position_buckets": -1, "max_relative_positions": 24}, FUSED),
+        (DEBERTA | {"share_att_key": False, "pos_att_type": ["c2p"]}, FUSED),
+        (DEBERTA | {"position_biased_input": True, "norm_rel_ebd": "none", "type_vocab_size": 2}, FUSED),
+        ({"relative_attention": False, "position_biased_input": True}, "padded"),
+    ],
+    ids=["conv", "linear", "one-term", "absolute-too", "not-relative"],
+)
+def test_variants_of_deberta(
+    changes: Any, kind: str, checkpoint: Any, load: Any, stock: Any, alone: Any, random_encodings: Any
+) -> None:
+    folder = checkpoint("deberta-v2", "embedding", **changes)
+    model, reference = load(folder), stock(folder, "embedding")
+    assert model.runner.kind == kind, model.why
+    encodings = random_encodings(crowd_lengths()[:24], "embedding", types=changes.get("type_vocab_size") == 2)
+    for encoding, output in zip(encodings, model.run(pack(encodings)), strict=True):
+        np.testing.assert_allclose(output, alone(reference, "embedding", encoding), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -128,7 +161,7 @@ def test_gathers_of_unlike_sizes_return_to_their_own_sequence(
         np.testing.assert_allclose(output, want, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "modernbert"])
+@pytest.mark.parametrize("model_type", ["bert", "modernbert", "deberta-v2", "mpnet"])
 @pytest.mark.parametrize("head", HEADS)
 def test_bfloat16_alone_is_close_to_the_crowd_and_to_float32(
     head: Any, model_type: str, checkpoint: Any, load: Any, stock: Any, alone: Any, random_encodings: Any

@@ -56,14 +56,14 @@ async def test_a_flood_is_bounded_and_the_service_is_well_afterwards(stage: Any,
     async with stage(max_queue_tokens=200) as s:
         held = await s.hold()
         flood = [asyncio.create_task(s.run("x" * 10)) for _ in range(300)]
-        done, _ = await asyncio.wait(flood, timeout=0.5)
+        await asyncio.wait(flood, timeout=0.5)
         assert s.waiting_tokens <= 200
         s.model.gate.set()
         outcomes = await asyncio.gather(held, *flood, return_exceptions=True)
         refused = [outcome for outcome in outcomes if isinstance(outcome, QueueFull)]
         served = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         assert len(refused) + len(served) == 301
-        assert len(refused) >= 280 - 20
+        assert len(refused) >= 260
         assert len(served) >= 21
         assert s.waiting_tokens == 0
         assert (await s.run("after")).results[0].total == sum_of("after")
