@@ -1,8 +1,8 @@
 """padserve against other servers on all-MiniLM-L6-v2: same texts, same client, one server at a time, in turn.
 
-    python loadtests/bench_embed.py --clients 32 --rounds 5 --seconds 10
-    python loadtests/bench_embed.py --latency      one idle client against calling the model in Python
-    python loadtests/bench_embed.py --noisy        with and without a spinning process on each core
+python loadtests/bench_embed.py --clients 32 --rounds 5 --seconds 10
+python loadtests/bench_embed.py --latency      one idle client against calling the model in Python
+python loadtests/bench_embed.py --noisy        with and without a spinning process on each core
 """
 
 import argparse
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ def check(base: str, peer: Peer, expected: Sequence[float], text: str) -> None:
 def expected_vector(text: str) -> list[float]:
     from sentence_transformers import SentenceTransformer
 
-    vector: list[float] = SentenceTransformer(model_folder(), device="cpu").encode(text, normalize_embeddings=True).tolist()
+    vector: list[float] = (
+        SentenceTransformer(model_folder(), device="cpu").encode(text, normalize_embeddings=True).tolist()
+    )
     return vector
 
 
@@ -90,7 +93,9 @@ def compare(options: argparse.Namespace) -> str:
     return table(peers, options, rates)
 
 
-def table(peers: Sequence[Peer], options: argparse.Namespace, rates: dict[tuple[str, int], list[dict[str, Any]]]) -> str:
+def table(
+    peers: Sequence[Peer], options: argparse.Namespace, rates: dict[tuple[str, int], list[dict[str, Any]]]
+) -> str:
     lines = [
         f"all-MiniLM-L6-v2, {options.dtype}, {options.mix} lengths, medians of {options.rounds} interleaved rounds of "
         f"{options.seconds:g} s, {machine()}",
@@ -151,7 +156,10 @@ def latency(options: argparse.Namespace) -> str:
             for name, call in calls.items():
                 seen.setdefault(name, []).append(median_ms(call, given))
     ours = statistics.median(seen["padserve over HTTP"])
-    rows = [f"| {name} | {statistics.median(all_):.1f} | {ours / statistics.median(all_):.2f} |" for name, all_ in seen.items()]
+    rows = [
+        f"| {name} | {statistics.median(all_):.1f} | {ours / statistics.median(all_):.2f} |"
+        for name, all_ in seen.items()
+    ]
     head = f"one client, {options.mix} lengths, torch threads {torch.get_num_threads()}, {machine()}"
     return "\n".join([head, "", "| way | p50 ms | padserve / it |", "|---|---|---|", *rows])
 
@@ -181,11 +189,14 @@ def noisy(options: argparse.Namespace) -> str:
             peer = padserve(PADSERVE_WORKERS=str(workers), PADSERVE_THREADS=str(threads))
             with running(peer, model_folder(), options.dtype, log_of(peer)) as base:
                 for busy in (False, True):
-                    measured = with_neighbours(busy, lambda: load(base, peer, given, options.clients[0], options.seconds))
+                    measured = with_neighbours(
+                        busy, partial(load, base, peer, given, options.clients[0], options.seconds)
+                    )
                     rows.setdefault((f"{workers}x{threads}", busy), []).append(measured)
                     print(workers, threads, busy, measured, flush=True)
     lines = [
-        f"{options.clients[0]} clients, {options.mix} lengths, {options.dtype}, medians of {options.rounds}, {machine()}",
+        f"{options.clients[0]} clients, {options.mix} lengths, {options.dtype}, medians of {options.rounds}, "
+        f"{machine()}",
         "",
         "| workers x threads | neighbours | requests/s | p50 ms | p99 ms | share of idle rate | p99 / idle p99 |",
         "|---|---|---|---|---|---|---|",
@@ -194,8 +205,9 @@ def noisy(options: argparse.Namespace) -> str:
         idle = rows[split, False]
         rate, slow = median(measured, "requests_per_s"), median(measured, "p99_ms")
         lines.append(
-            f"| {split} | {'one spinning on each core' if busy else 'none'} | {rate:.1f} | {median(measured, 'p50_ms'):.1f} "
-            f"| {slow:.1f} | {rate / median(idle, 'requests_per_s'):.2f} | {slow / median(idle, 'p99_ms'):.2f} |"
+            f"| {split} | {'one spinning on each core' if busy else 'none'} | {rate:.1f} "
+            f"| {median(measured, 'p50_ms'):.1f} | {slow:.1f} | {rate / median(idle, 'requests_per_s'):.2f} "
+            f"| {slow / median(idle, 'p99_ms'):.2f} |"
         )
     return "\n".join(lines)
 

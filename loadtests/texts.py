@@ -3,16 +3,17 @@
 import random
 from collections.abc import Callable
 
-WORDS = (
-    "able about above account across action active address after again agree air allow almost alone already always amount "
-    "animal answer area arrive article author autumn balance bank basket beach because bedroom before begin behind believe "
-    "better between bicycle bird board bottle bread bridge bright bring brother build bus business butter camera capital "
-    "careful carry castle catch central century chair change cheap choose church circle city clean clear climb clock cloud "
-    "coast coffee cold collect college colour common company complete contain copper corner cotton count country couple "
-    "cousin cover cross crowd culture current custom daily dance danger daughter deal decide deep degree deliver depend "
-    "desert detail develop dinner direct discover distance doctor double dress drive early earth easy edge editor effect "
-    "electric empty engine enjoy enough enter evening every exact example expect explain express extra fact factory family"
-).split()
+WORDS = """
+able about above account across action active address after again agree air allow almost alone already always amount
+animal answer area arrive article author autumn balance bank basket beach because bedroom before begin behind
+believe better between bicycle bird board bottle bread bridge bright bring brother build bus business butter camera
+capital careful carry castle catch central century chair change cheap choose church circle city clean clear climb
+clock cloud coast coffee cold collect college colour common company complete contain copper corner cotton count
+country couple cousin cover cross crowd culture current custom daily dance danger daughter deal decide deep degree
+deliver depend desert detail develop dinner direct discover distance doctor double dress drive early earth easy edge
+editor effect electric empty engine enjoy enough enter evening every exact example expect explain express extra fact
+factory family
+""".split()
 
 Mix = Callable[[random.Random], int]
 

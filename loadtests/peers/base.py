@@ -93,12 +93,18 @@ def wait_ready(process: "subprocess.Popen[bytes]", url: str, timeout_s: float) -
     while time.monotonic() < until:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode} before it was ready")
-        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            with urllib.request.urlopen(url, timeout=5) as reply:
-                if reply.status == 200:
-                    return
+        if answers(url):
+            return
         time.sleep(0.3)
     raise TimeoutError(f"{url} was not ready within {timeout_s:g} s")
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
 
 
 def post(url: str, body: bytes) -> dict[str, Any]:

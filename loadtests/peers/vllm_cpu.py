@@ -38,9 +38,7 @@ def _wanted(wheel: Path) -> list[str]:
         lines = archive.read(name).decode().splitlines()
     wanted = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
     return [
-        need
-        for need in wanted
-        if "extra ==" not in need and "Darwin" not in need and not need.startswith(UNWANTED)
+        need for need in wanted if "extra ==" not in need and "Darwin" not in need and not need.startswith(UNWANTED)
     ]
 
 

@@ -15,6 +15,9 @@ from padserve.batching.scheduler import Scheduler
 from padserve.errors import Draining
 from padserve.telemetry.metrics import Metrics
 
+LOOK_AGAIN_S = 1.0
+"""A free worker looks again after so long without being woken, so that no fault in waking can strand a request."""
+
 
 class BatchQueue:
     """``on_dropped`` is called, in a worker's thread, with entries that were taken out without running."""
@@ -94,7 +97,7 @@ class BatchQueue:
                 return decision.batch
             if self._closed:
                 return None
-            self._changed.wait(decision.wait_s)
+            self._changed.wait(LOOK_AGAIN_S if decision.wait_s is None else min(decision.wait_s, LOOK_AGAIN_S))
 
     def _take_prepared(self) -> FormedBatch | None:
         """The batch made ahead, without what has been abandoned or has expired since."""

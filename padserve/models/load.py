@@ -72,7 +72,9 @@ def _dtype(model: ModelConfig, device: torch.device) -> torch.dtype:
 def _tokenizer(loading: _Loading) -> Tokenizer:
     path, revision = loading.checkpoint.path, loading.checkpoint.revision
     try:
-        tokenizer = Tokenizer.from_pretrained(path, revision, loading.model.trust_remote_code)
+        own = loading.stock.tokenizer
+        given = Tokenizer.from_pretrained(path, revision, loading.model.trust_remote_code)
+        tokenizer = given if own is None else Tokenizer(own)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(f"models.{loading.model.name}: cannot load the tokenizer of {path!r}: {error}") from error
     if tokenizer.vocab_size <= len(tokenizer.all_special_ids):  # what transformers makes where it finds no files

@@ -19,7 +19,10 @@ AUTO_CLASSES: dict[Head, str] = {
 
 
 class StockModel:
-    """``model``: the transformers module. ``head``: for embeddings, what follows the encoder."""
+    """``model``: the transformers module. ``head``: for embeddings, what follows the encoder. ``tokenizer``: the one
+    that sentence-transformers has set up (lower case, maximum length), None where the checkpoint's own is used."""
+
+    tokenizer: Any = None
 
     def __init__(self, model: Any, head: HeadRunner | None, embedding: EmbeddingSpec | None, length: int) -> None:
         self.model, self.head, self.embedding = model, head, embedding
@@ -110,7 +113,9 @@ def _load_sentence_model(checkpoint: Checkpoint, trust_remote_code: bool, name: 
         default_prompt_name=sentence.default_prompt_name,
         include_prompt=bool(modules[1].include_prompt),
     )
-    return StockModel(modules[0].auto_model, embedding_head(modules[1:]), embedding, sentence.max_seq_length or 0)
+    stock = StockModel(modules[0].auto_model, embedding_head(modules[1:]), embedding, sentence.max_seq_length or 0)
+    stock.tokenizer = modules[0].tokenizer
+    return stock
 
 
 def _pooling_name(pooling: Any) -> str:

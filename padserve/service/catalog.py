@@ -74,10 +74,11 @@ def describe(model: ModelConfig) -> ModelFacts:
 
     checkpoint = read_checkpoint(model)
     tokenizer = Tokenizer.from_pretrained(checkpoint.path, checkpoint.revision, model.trust_remote_code)
-    limit = max_length(checkpoint.config, checkpoint.sentence_max_length or tokenizer.model_max_length, 0)
+    family = find_family(checkpoint.config.model_type)
+    offset = 0 if family is None else family.position_offset(checkpoint.config)
+    limit = max_length(checkpoint.config, checkpoint.sentence_max_length or tokenizer.model_max_length, offset)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     spec = with_tasks(draft_spec(checkpoint, model, device, limit), model)
-    family = find_family(checkpoint.config.model_type)
     if model.batching == "padded" or family is None:
         batching, why = "padded", "padded in length buckets; by equal lengths if padding changes its results"
     else:

@@ -58,6 +58,9 @@ class Embed(Task[EmbedRequest]):
         width = embedding_of(spec).dimensions
         if request.dimensions is not None and request.dimensions > width:
             raise InvalidField(f"dimensions is {request.dimensions}, the model has {width}", field="dimensions")
+        if request.pooling is not None and "+" in embedding_of(spec).pooling:
+            own = embedding_of(spec).pooling
+            raise InvalidField(f"model {spec.name!r} joins poolings ({own}); leave pooling out", field="pooling")
         prompt = named_prompt(spec, request.prompt_name) if request.prompt is None else request.prompt
 
         def unit(text: str) -> Unit:

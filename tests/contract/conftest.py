@@ -97,7 +97,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> Path:
     path = tmp_path_factory.mktemp("config") / "padserve.toml"
-    path.write_text("".join(f'[[models]]\nname = "{name}"\nsource = "{folder}"\n\n' for name, folder in folders.items()))
+    path.write_text(
+        "".join(f'[[models]]\nname = "{name}"\nsource = "{folder}"\n\n' for name, folder in folders.items())
+    )
     return path
 
 

@@ -85,5 +85,6 @@ async def test_clients_that_leave_take_their_work_along(server: Running) -> None
     until = asyncio.get_running_loop().time() + 20
     while server.metric("padserve_queue_depth") and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(0.1)
-    assert server.metric("padserve_queue_depth") == 0
+    state = (server.client.get("/models/ner").text, server.client.get("/readyz").text, server.log.read_text()[-2000:])
+    assert server.metric("padserve_queue_depth") == 0, state
     assert server.post("/embed", {"inputs": "still here"}).status_code == 200

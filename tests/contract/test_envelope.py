@@ -18,6 +18,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/similarity": {"inputs": {"source": TEXT, "sentences": ["Lisbon"]}},
     "/tokenize": {"inputs": TEXT},
 }
+JSON = {"Content-Type": "application/json"}
+TEXT_PLAIN = {"Content-Type": "text/plain"}
 LISTED = [route for route in BODIES if route != "/rerank"]
 ROUTES = pytest.mark.parametrize("route", BODIES)
 
@@ -100,7 +102,8 @@ def test_a_bad_item_fails_alone_and_all_bad_fail_the_request(server: Running) ->
     assert reply.status_code == 200
     good, bad, also_good = reply.json()["results"]
     assert bad["error"]["code"] == "input_too_long"
-    assert good["embedding"] == pytest.approx(server.post("/embed", {"inputs": TEXT}).json()["results"][0]["embedding"], abs=1e-4)
+    alone = server.post("/embed", {"inputs": TEXT}).json()["results"][0]["embedding"]
+    assert good["embedding"] == pytest.approx(alone, abs=1e-4)
     assert "embedding" in also_good
     problem(server.post("/embed", {"inputs": [LONG, LONG]}), 422, "input_too_long")
     problem(server.post("/fill-mask", {"inputs": "no mask"}), 422, "no_mask")
@@ -120,23 +123,23 @@ RAW = {
 
 @pytest.mark.parametrize("body", RAW, ids=repr)
 def test_bodies_that_are_no_json(server: Running, body: bytes) -> None:
-    reply = server.client.post("/embed", content=body, headers={"Content-Type": "application/json"})
+    reply = server.client.post("/embed", content=body, headers=JSON)
     status, code = RAW[body]
     problem(reply, status, code)
 
 
 def test_bom_and_duplicate_keys(server: Running) -> None:
     """A byte-order mark is accepted, of duplicate keys the last wins, as Python's own json has it."""
-    for body in (b'\xef\xbb\xbf{"inputs": "a"}', b'{"inputs": 3, "inputs": "a"}'):
-        assert server.client.post("/embed", content=body, headers={"Content-Type": "application/json"}).status_code in (200, 422)
+    for body in (b'\xef\xbb\xbf{"inputs": "a"}', b'{"inputs": "b", "inputs": "a"}'):
+        assert server.client.post("/embed", content=body, headers=JSON).status_code == 200
 
 
 def test_statuses_of_http(server: Running) -> None:
     problem(server.client.get("/nothing"), 404, "not_found")
     problem(server.client.get("/embed"), 405, "method_not_allowed")
-    problem(server.client.post("/embed", content=b"a=b", headers={"Content-Type": "text/plain"}), 415, "unsupported_media_type")
+    problem(server.client.post("/embed", content=b"a=b", headers=TEXT_PLAIN), 415, "unsupported_media_type")
     huge = b'{"inputs": "' + b"a" * 2_100_000 + b'"}'
-    problem(server.client.post("/embed", content=huge, headers={"Content-Type": "application/json"}), 413, "body_too_large")
+    problem(server.client.post("/embed", content=huge, headers=JSON), 413, "body_too_large")
 
 
 def test_deadline_of_field_and_header(server: Running) -> None:
@@ -176,5 +179,5 @@ def test_metrics_count_a_request_once_and_know_no_made_up_model(server: Running)
     text = server.client.get("/metrics", headers={"Accept-Encoding": "gzip"})
     assert "made-up" not in text.text
     assert "content-encoding" not in text.headers
-    for wanted in ("queue_depth", "queue_seconds", "batch_size", "batch_tokens", "padding_waste_ratio", "worker_restarts"):
+    for wanted in ("queue_depth", "queue_seconds", "batch_size", "batch_tokens", "padding_waste", "worker_restarts"):
         assert f"padserve_{wanted}" in text.text

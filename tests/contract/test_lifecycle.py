@@ -93,12 +93,11 @@ def test_unix_socket(start: Start, folders: dict[str, Path], tmp_path: Path) -> 
     try:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://padserve") as client:
             until = time.monotonic() + 60
-            status = 0
-            while status != 200 and time.monotonic() < until:
-                try:
-                    status = client.get("/readyz").status_code
-                except httpx.TransportError:
-                    time.sleep(0.1)
+            while not path.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            time.sleep(0.3)
+            while client.get("/readyz").status_code != 200 and time.monotonic() < until:
+                time.sleep(0.1)
             assert client.post("/embed", json={"inputs": "a"}).status_code == 200
     finally:
         process.send_signal(signal.SIGTERM)

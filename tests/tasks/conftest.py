@@ -66,7 +66,7 @@ def bytelevel() -> transformers.PreTrainedTokenizerFast:
         tokenizer_object=tokenizer,
         mask_token=mask,
         eos_token="</s>",
-        model_max_length=64,
+        model_max_length=128,
         model_input_names=["input_ids", "attention_mask"],
         **names,
     )
@@ -77,9 +77,7 @@ def metaspace() -> transformers.PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=200, special_tokens=ROBERTA, unk_token="<unk>", show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=ROBERTA, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
@@ -90,7 +88,7 @@ def metaspace() -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         mask_token=mask,
-        model_max_length=64,
+        model_max_length=128,
         model_input_names=["input_ids", "attention_mask"],
         **names,
     )
@@ -157,7 +155,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> MakeServed:
 def save(folder: Path, kind: str, auto_class: str, changes: dict[str, Any]) -> None:
     make_tokenizer, model_type = KINDS[kind]
     tokenizer = make_tokenizer()
-    positions = 64 if kind == "wordpiece" else 66
+    positions = 64 if kind == "wordpiece" else 130
     config = transformers.AutoConfig.for_model(
         model_type,
         vocab_size=len(tokenizer),

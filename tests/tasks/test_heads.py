@@ -35,7 +35,9 @@ def test_fill_mask_targets_equal_the_pipeline_and_unknown_ones_are_named(make: M
     served = make("wordpiece", "AutoModelForMaskedLM")
     (result,) = served.results("fill-mask", inputs="the [MASK] office", targets=["the", "of", "the"])
     want = pipe("fill-mask", served)("the [MASK] office", targets=["the", "of"])
-    assert [(c["token"], c["score"]) for c in result["masks"][0]] == [(c["token"], NEAR(c["score"], abs=EPS)) for c in want]
+    assert [(c["token"], c["score"]) for c in result["masks"][0]] == [
+        (c["token"], NEAR(c["score"], abs=EPS)) for c in want
+    ]
     with pytest.raises(InvalidField, match="unbelievablyzz"):
         served.results("fill-mask", inputs="the [MASK]", targets=["unbelievablyzz"])
 
@@ -82,7 +84,11 @@ def test_labels_follow_their_ids_whatever_the_order_of_the_file(make: MakeServed
     assert make("wordpiece", "AutoModelForSequenceClassification", **mixed).spec.labels == ("a", "b", "c")
 
 
-NLI = [["contradiction", "neutral", "entailment"], ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"], ["not_entailed", "entailed"]]
+NLI = [
+    ["contradiction", "neutral", "entailment"],
+    ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"],
+    ["not_entailed", "entailed"],
+]
 
 
 @pytest.mark.parametrize("names", NLI, ids="-".join)

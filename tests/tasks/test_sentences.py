@@ -61,7 +61,9 @@ def test_embed_prompts(served: Served, oracle: SentenceTransformer) -> None:
 def test_embed_dimensions_and_normalization(served: Served, oracle: SentenceTransformer) -> None:
     cut = embedded(served, inputs=CORPUS, dimensions=10)
     np.testing.assert_allclose(cut, oracle.encode(CORPUS, truncate_dim=10, normalize_embeddings=True), atol=EPS)
-    bare = SentenceTransformer(modules=list(oracle)[:-1], device="cpu", prompts=oracle.prompts, default_prompt_name="topic")
+    bare = SentenceTransformer(
+        modules=list(oracle)[:-1], device="cpu", prompts=oracle.prompts, default_prompt_name="topic"
+    )
     np.testing.assert_allclose(embedded(served, inputs=CORPUS, normalize=False), bare.encode(CORPUS), atol=EPS)
     with pytest.raises(InvalidField, match="dimensions"):
         served.results("embed", inputs="a", dimensions=25)
