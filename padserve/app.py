@@ -31,6 +31,8 @@ from padserve.text.pool import TokenizerPool
 
 logger = logging.getLogger(__name__)
 TOKENIZER_THREADS = 2
+KEEP_ALIVE_S = 75
+"""Longer than clients and proxies keep an idle connection, so that they close it and none is reset under a request."""
 LAST_REPLIES_S = 5
 """For what still runs or is being sent when draining has ended."""
 
@@ -134,6 +136,7 @@ class Server(uvicorn.Server):
                 uds=options.uds or None,
                 log_config=None,
                 access_log=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 lifespan="on",
                 timeout_graceful_shutdown=LAST_REPLIES_S,
                 server_header=False,

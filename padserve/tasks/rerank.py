@@ -17,8 +17,8 @@ from padserve.tasks.base import (
     TaskRequest,
     TaskResult,
     Unit,
+    as_list,
     plan_each,
-    some,
 )
 from padserve.tasks.scores import activate, cosine
 from padserve.tasks.sentences import DOCUMENT_PROMPTS, QUERY_PROMPTS, role_prompt, sentence_encoding
@@ -26,10 +26,10 @@ from padserve.text.tokenizer import Tokenizer
 
 
 class RerankRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``top_k``: how many documents come back. ``activation``: of a cross-encoder's logit; ``auto`` is its own."""
+    """``documents``: one or several. ``top_k``: how many come back. ``activation``: ``auto`` is the model's own."""
 
     query: str
-    documents: list[str]
+    documents: str | list[str]
     top_k: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     return_documents: bool = False
     activation: Literal["auto", "sigmoid", "none"] = "auto"
@@ -69,7 +69,7 @@ class Rerank(Task[RerankRequest]):
         return super().supports(spec)
 
     def plan(self, request: RerankRequest, spec: ModelSpec, tokenizer: Tokenizer) -> Plan:
-        documents = some(request.documents)
+        documents = as_list(request.documents)
         if spec.head == "embedding":
             return _plan_cosine(documents, request, spec, tokenizer)
 
@@ -130,12 +130,13 @@ def _ranked(
     request: RerankRequest, units: Sequence[Unit | PadserveError], scores: Sequence[float | PadserveError]
 ) -> Finished:
     """Best first, failures last; when every document failed, their errors, for the request to fail with."""
+    documents = as_list(request.documents)
     errors = [score for score in scores if isinstance(score, PadserveError)]
     if len(errors) == len(scores):
         return Finished(errors, many=True)
     results, failures = [], []
     for index, (unit, score) in enumerate(zip(units, scores, strict=True)):
-        document = request.documents[index] if request.return_documents else None
+        document = documents[index] if request.return_documents else None
         if isinstance(score, PadserveError):
             error = ItemError.of(score).error
             failures.append(RerankFailure(truncated=False, index=index, error=error, document=document))
