@@ -92,9 +92,7 @@ def test_errors_are_described(schema: dict[str, Any], route: Route) -> None:
         assert "application/problem+json" in responses[status]["content"], status
 
 
-@pytest.mark.parametrize(
-    "path", ["/livez", "/readyz", "/startupz", "/metrics", "/models", "/models/{name}"]
-)
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz", "/metrics", "/models", "/models/{name}"])
 def test_operations_are_described(schema: dict[str, Any], path: str) -> None:
     assert "get" in schema["paths"][path]
 
@@ -151,7 +149,9 @@ json_values = st.recursive(
 
 def fields(route: Route) -> st.SearchStrategy[dict[str, Any]]:
     names = sorted(FIELDS[route.path] | SHARED | {"extra"})
-    sensible = st.sampled_from(["auto", "mean", "float", "none", "left", "bulk", 1, 5, True, False, "[MASK] a", ["a"], {}])
+    sensible = st.sampled_from(
+        ["auto", "mean", "float", "none", "left", "bulk", 1, 5, True, False, "[MASK] a", ["a"], {}]
+    )
     return st.dictionaries(st.sampled_from(names), json_values | sensible, max_size=4)
 
 
