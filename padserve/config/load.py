@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -77,7 +77,18 @@ def _convert(data: dict[str, Any]) -> Config:
         return msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$.")
-        raise ConfigError(f"{place.rstrip('`') or 'configuration'}: {message}") from error
+        place = place.rstrip("`")
+        choices = _choices(place.rpartition(".")[2]) if message.startswith("Invalid enum value") else ""
+        raise ConfigError(f"{place or 'configuration'}: {message}{choices}") from error
+
+
+def _choices(key: str) -> str:
+    """The values that a key of few values can have."""
+    for struct in (ServerConfig, ModelConfig):
+        hint = get_type_hints(struct).get(key)
+        if get_origin(hint) is Literal:
+            return f"; choose from {', '.join(value for value in get_args(hint) if value)}"
+    return ""
 
 
 def _string_types(struct: type[msgspec.Struct]) -> dict[str, type]:

@@ -145,7 +145,12 @@ CHECKPOINTS = [
 
 def slow_classifier(folder: Path) -> None:
     """Large enough that a batch takes a noticeable part of a second, for tests of queues, deadlines and draining."""
-    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    }
     save_model(folder, "bert", "ForSequenceClassification", **labels(TOPICS), **sizes)
 
 

@@ -75,12 +75,12 @@ class Server:
         return self.stderr + (self.folder / "stdout.log").read_text(errors="replace")
 
     def client(self, timeout_s: float = 60.0) -> httpx.Client:
-        transport = httpx.HTTPTransport(uds=self.uds or None)
+        transport = httpx.HTTPTransport(verify=False, uds=self.uds or None)
         return httpx.Client(base_url=self.url, transport=transport, timeout=timeout_s, headers=self.headers)
 
     def async_client(self, connections: int = 64, timeout_s: float = 60.0) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        transport = httpx.AsyncHTTPTransport(uds=self.uds or None, limits=limits)
+        transport = httpx.AsyncHTTPTransport(verify=False, uds=self.uds or None, limits=limits)
         return httpx.AsyncClient(base_url=self.url, transport=transport, timeout=timeout_s, headers=self.headers)
 
     def wait_ready(self, timeout_s: float = 90.0, probes: Sequence[str] = HEALTH) -> "Server":

@@ -1,5 +1,6 @@
 """/classify against the transformers text-classification pipeline and the plain module."""
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -23,6 +24,13 @@ def sigmoid(values: dict[str, float]) -> dict[str, float]:
     return {label: float(1 / (1 + np.exp(-value))) for label, value in values.items()}
 
 
+ACTIVATIONS: dict[str, Callable[[dict[str, float]], dict[str, float]]] = {
+    "softmax": softmax,
+    "sigmoid": sigmoid,
+    "none": dict,
+}
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("pair", [None, PAIR], ids=["text", "pair"])
 def test_auto_is_what_the_pipeline_does(client: httpx.Client, oracles: Oracles, model: str, pair: str | None) -> None:
@@ -38,7 +46,7 @@ def test_auto_is_what_the_pipeline_does(client: httpx.Client, oracles: Oracles, 
 def test_activation(client: httpx.Client, oracles: Oracles, model: str, activation: str) -> None:
     entry = only(client.post("/classify", json={"model": model, "inputs": TEXT, "activation": activation}))
     logits = oracles.classified(model, TEXT)
-    labels_close(entry, {"softmax": softmax, "sigmoid": sigmoid, "none": dict}[activation](logits))
+    labels_close(entry, ACTIVATIONS[activation](logits))
 
 
 def test_an_unknown_activation(client: httpx.Client) -> None:

@@ -146,12 +146,13 @@ async def all_replies(server: Server, calls: list[Call]) -> list[httpx.Response]
     waiting = iter(enumerate(calls))
     replies: dict[int, httpx.Response] = {}
 
-    async def one_client(client: httpx.AsyncClient) -> None:
-        for number, call in waiting:
-            replies[number] = await client.post(call.path, json=call.body, headers={"X-Request-Id": f"crowd-{number}"})
+    async def one_client() -> None:
+        async with server.async_client(connections=1) as client:
+            for number, call in waiting:
+                headers = {"X-Request-Id": f"crowd-{number}"}
+                replies[number] = await client.post(call.path, json=call.body, headers=headers)
 
-    async with server.async_client(connections=CLIENTS) as client:
-        await asyncio.gather(*(one_client(client) for _ in range(CLIENTS)))
+    await asyncio.gather(*(one_client() for _ in range(CLIENTS)))
     return [replies[number] for number in range(len(calls))]
 
 

@@ -37,7 +37,7 @@ def test_a_list_of_questions(client: httpx.Client, oracles: Oracles, model: str)
 def test_tokens_are_summed_and_truncated_is_any(client: httpx.Client, oracles: Oracles) -> None:
     tokenizer = oracles.tokenizer("st-mean")
     texts = ["a cold evening", "music", "bright light"]
-    inputs = {"source": texts[0], "sentences": texts[1:]}
+    inputs: dict[str, Any] = {"source": texts[0], "sentences": texts[1:]}
     entry = only(client.post("/similarity", json={"model": "st-mean", "inputs": inputs}))
     assert entry["tokens"] == sum(len(tokenizer(text)["input_ids"]) for text in texts)
     assert entry["truncated"] is False

@@ -35,7 +35,7 @@ def mpnet_wordpiece() -> Tokenizer:
 
 
 def _wordpiece(specials: Specials) -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token=specials.unknown))  # type: ignore[call-arg]
+    tokenizer = Tokenizer(models.WordPiece(unk_token=specials.unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
