@@ -1,16 +1,54 @@
-"""A user class a task, each reply checked against its request. Started by ``run.py``."""
+"""A user class a task, each reply checked against its request. Started by ``run.py``, which sets the environment.
 
+Half of a user's requests are fresh, the other half from a small pool whose inputs were each asked alone before the
+load began: their replies must be the same under load, whatever they were batched with.
+"""
+
+import itertools
+import json
 import os
 import random
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from locust import FastHttpUser, LoadTestShape, constant_pacing, task
+from locust import FastHttpUser, LoadTestShape, constant_pacing, events, task
 
-from loadtests.texts import bimodal, lognormal, long, short, text
+from loadtests.cases import CASES, Body, Case, differs, judged, singles
+from loadtests.servers import post
 
-SHAPE = os.environ.get("LOADTEST_SHAPE", "steady")
 USERS = int(os.environ.get("LOADTEST_USERS", "16"))
 DURATION_S = float(os.environ.get("LOADTEST_DURATION_S", "30"))
+TOLERANCE = float(os.environ.get("LOADTEST_TOLERANCE", "1e-3"))
+SHAPE = os.environ.get("LOADTEST_SHAPE", "steady")
+POOL = 12
+SEED = 7
+
+Known = tuple[Body, list[float]]
+
+
+def asked_alone(base: str, route: str, case: Case) -> Iterator[Known]:
+    """Bodies and the numbers of their replies, each input of a list in a request of its own."""
+    rng = random.Random(SEED)
+    for _ in range(POOL):
+        body = case.body(rng)
+        numbers: list[float] = []
+        for single in singles(body):
+            results = post(f"{base}/{route}", json.dumps(single).encode())["results"]
+            fault = judged(case, single, results)
+            if fault is not None:
+                raise RuntimeError(f"/{route}, before the load: {fault}")
+            numbers += case.numbers(single, results)
+        yield body, numbers
+
+
+@events.init.add_listener
+def learn(environment: Any, **_: Any) -> None:
+    """Before the run's time begins. Errors: `SystemExit`, as Locust logs any other and goes on."""
+    try:
+        for user in environment.user_classes:
+            user.known = list(asked_alone(environment.host, user.route, CASES[user.route]))
+    except (RuntimeError, OSError, LookupError) as error:
+        raise SystemExit(f"no load was made: {error}") from error
 
 
 class TaskUser(FastHttpUser):
@@ -18,126 +56,87 @@ class TaskUser(FastHttpUser):
 
     abstract = True
     route: ClassVar[str]
+    known: ClassVar[list[Known]]
+    numbered: ClassVar[Iterator[int]] = itertools.count()
     wait_time = constant_pacing(0.5)
 
     def on_start(self) -> None:
-        self.rng = random.Random(id(self))
-
-    def body(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        """What is wrong with a reply to this body, None when nothing is."""
-        raise NotImplementedError
+        self.rng = random.Random(SEED + next(self.numbered))
 
     @task
     def ask(self) -> None:
-        body = self.body()
+        case = CASES[self.route]
+        body, alone = self.rng.choice(self.known) if self.rng.random() < 0.5 else (case.body(self.rng), None)
         with self.client.post(f"/{self.route}", json=body, catch_response=True) as reply:
             if reply.status_code != 200:
-                reply.failure(f"status {reply.status_code}: {reply.text[:200]}")
+                reply.failure(f"status {reply.status_code}: {(reply.text or repr(reply.error))[:200]}")
                 return
-            fault = self.fault(body, reply.json()["results"])
+            fault = fault_of(case, body, alone, reply.text)
             if fault is not None:
                 reply.failure(fault)
+
+
+def fault_of(case: Case, body: Body, alone: list[float] | None, reply: str) -> str | None:
+    """Never raises: what is raised while a reply is checked would leave the request out of the statistics."""
+    try:
+        results = json.loads(reply)["results"]
+        fault = judged(case, body, results)
+        if fault is None and alone is not None:
+            fault = differs(case.numbers(body, results), alone, TOLERANCE)
+    except Exception as error:
+        return f"a reply that cannot be checked: {error!r}"
+    return fault
 
 
 class FillMaskUser(TaskUser):
     route = "fill-mask"
 
-    def body(self) -> dict[str, Any]:
-        return {"inputs": f"{text(self.rng, short(self.rng))} [MASK] {text(self.rng, 3)}", "top_k": 3}
-
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        start = body["inputs"].split(" [MASK]")[0]
-        good = all(one["sequence"].startswith(start) for one in results[0]["masks"][0])
-        return None if good else "a sequence of another request"
-
 
 class ClassifyUser(TaskUser):
     route = "classify"
-
-    def body(self) -> dict[str, Any]:
-        return {"inputs": [text(self.rng, bimodal(self.rng)) for _ in range(self.rng.randint(1, 4))], "top_k": 1}
-
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        return None if len(results) == len(body["inputs"]) else "another number of results"
 
 
 class ZeroShotUser(TaskUser):
     route = "zero-shot"
 
-    def body(self) -> dict[str, Any]:
-        return {"inputs": text(self.rng, lognormal(self.rng)), "labels": self.rng.sample(["sport", "law", "art"], 2)}
-
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        got = {label["label"] for label in results[0]["labels"]}
-        return None if got == set(body["labels"]) else "labels of another request"
-
 
 class TokenClassifyUser(TaskUser):
     route = "token-classify"
-
-    def body(self) -> dict[str, Any]:
-        name = self.rng.choice(["Maria Silva", "John Smith", "Anna Kowalska"])
-        return {"inputs": f"My name is {name} and {text(self.rng, lognormal(self.rng))}"}
-
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        found = results[0]["entities"]
-        good = all(body["inputs"][one["start"] : one["end"]] == one["text"] for one in found)
-        return None if good else "entities of another request"
 
 
 class EmbedUser(TaskUser):
     route = "embed"
 
-    def body(self) -> dict[str, Any]:
-        return {"inputs": [text(self.rng, lognormal(self.rng)) for _ in range(self.rng.randint(1, 3))]}
-
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        return None if len(results) == len(body["inputs"]) else "another number of results"
-
 
 class RerankUser(TaskUser):
     route = "rerank"
-
-    def body(self) -> dict[str, Any]:
-        documents = [text(self.rng, lognormal(self.rng)) for _ in range(4)]
-        return {"query": text(self.rng, short(self.rng)), "documents": documents, "return_documents": True}
-
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        good = all(one["document"] == body["documents"][one["index"]] for one in results)
-        return None if good and len(results) == 4 else "documents of another request"
 
 
 class SimilarityUser(TaskUser):
     route = "similarity"
 
-    def body(self) -> dict[str, Any]:
-        source = text(self.rng, short(self.rng))
-        return {"inputs": {"source": source, "sentences": [source, text(self.rng, 9)]}}
-
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        return None if abs(results[0]["scores"][0] - 1) < 1e-3 else "a text is unlike itself"
-
 
 class TokenizeUser(TaskUser):
     route = "tokenize"
 
-    def body(self) -> dict[str, Any]:
-        return {"inputs": text(self.rng, long(self.rng))}
 
-    def fault(self, body: dict[str, Any], results: list[dict[str, Any]]) -> str | None:
-        end = results[0]["offsets"][-2][1]
-        return None if end == len(body["inputs"]) else "offsets of another request"
+class Steady(LoadTestShape):
+    """All users from the start."""
+
+    abstract = SHAPE != "steady"
+
+    def tick(self) -> tuple[int, float] | None:
+        return None if self.get_run_time() > DURATION_S else (USERS, USERS)
 
 
-class Shape(LoadTestShape):
-    """``steady``: all users from the start. ``ramp``: a quarter more of them in each quarter of the time."""
+class Ramp(LoadTestShape):
+    """A quarter more of the users in each quarter of the time."""
+
+    abstract = SHAPE != "ramp"
 
     def tick(self) -> tuple[int, float] | None:
         elapsed = self.get_run_time()
         if elapsed > DURATION_S:
             return None
-        share = 1.0 if SHAPE == "steady" else min(int(4 * elapsed / DURATION_S) + 1, 4) / 4
-        return max(round(USERS * share), 1), USERS
+        quarter = min(int(4 * elapsed / DURATION_S) + 1, 4)
+        return max(round(USERS * quarter / 4), 1), USERS

@@ -1,114 +1,68 @@
 """What the benchmark needs to know of a server: how to install, start and ask it."""
 
-import contextlib
 import json
-import os
-import socket
 import subprocess
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 VENVS = Path(__file__).parent / ".venvs"
+MODEL_NAME = "minilm"
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """``command`` holds ``{port}``, ``{model}`` and ``{dtype}``; ``ready`` answers 200 once requests are served.
+class Peer(Protocol):
+    """A server of embeddings. ``ready``: the path that answers 200 once requests are served; ``embed``: the route."""
 
-    ``dtypes``: what the server calls each dtype; one that is missing is not offered.
-    """
+    @property
+    def name(self) -> str: ...
+    @property
+    def ready(self) -> str: ...
+    @property
+    def embed(self) -> str: ...
 
-    name: str
-    command: Sequence[str]
-    ready: str
-    embed: str
-    dtypes: dict[str, str]
-    environment: dict[str, str] = field(default_factory=dict)
+    def install(self) -> None:
+        """Make the server's own environment; nothing if it is there already."""
+
+    def command(self, model: str, dtype: str, port: int) -> list[str]:
+        """Serve the local folder ``model`` in ``dtype`` (``float32`` or ``bfloat16``) on the loopback interface."""
+
+    def environment(self) -> Mapping[str, str]: ...
 
     def body(self, text: str) -> bytes:
         """An embedding request in the server's own shape."""
-        return json.dumps(self.fields(text)).encode()
 
-    def fields(self, text: str) -> dict[str, Any]:
-        return {"model": "minilm", "input": text}
+    def vector(self, reply: dict[str, Any]) -> list[float]: ...
 
-    def vector(self, reply: dict[str, Any]) -> list[float]:
-        vector: list[float] = reply["data"][0]["embedding"]
-        return vector
 
-    def install(self) -> None:
-        """Make the server's own environment, once."""
+def openai_body(text: str) -> bytes:
+    return json.dumps({"model": MODEL_NAME, "input": text}).encode()
+
+
+def openai_vector(reply: dict[str, Any]) -> list[float]:
+    vector: list[float] = reply["data"][0]["embedding"]
+    return vector
 
 
 def venv(name: str) -> Path:
     return VENVS / name
 
 
-def make_venv(name: str, *installs: Sequence[str]) -> None:
-    """A virtual environment with the given pip installs, one after the other; nothing if it is there already."""
+def make_venv(name: str, pins: Sequence[str], fill: Callable[[Path], None]) -> None:
+    """A virtual environment that ``fill`` installs into, given its folder. Done again when the pins change."""
     home = venv(name)
-    if (home / ".installed").exists():
+    stamp, wanted = home / ".installed", "\n".join(pins)
+    if stamp.exists() and stamp.read_text() == wanted:
         return
-    subprocess.run(["python3", "-m", "venv", str(home)], check=True)
-    for arguments in installs:
-        subprocess.run([str(home / "bin/pip"), "install", "--quiet", *arguments], check=True)
-    (home / ".installed").touch()
+    if not (home / "bin/pip").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    fill(home)
+    stamp.write_text(wanted)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def pip_install(home: Path, *arguments: str) -> None:
+    subprocess.run([str(home / "bin/pip"), "install", "--quiet", *arguments], check=True)
 
 
-@contextlib.contextmanager
-def running(peer: Peer, model: str, dtype: str, log: Path, timeout_s: float = 240.0) -> Iterator[str]:
-    """Start a server, wait until it is ready, and stop it at the end. Yields its base URL."""
-    port = free_port()
-    command = [part.format(port=port, model=model, dtype=peer.dtypes[dtype]) for part in peer.command]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **peer.environment}
-    with log.open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-    base = f"http://127.0.0.1:{port}"
-    try:
-        wait_ready(process, base + peer.ready, timeout_s)
-        yield base
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def wait_ready(process: "subprocess.Popen[bytes]", url: str, timeout_s: float) -> None:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with status {process.returncode} before it was ready")
-        if answers(url):
-            return
-        time.sleep(0.3)
-    raise TimeoutError(f"{url} was not ready within {timeout_s:g} s")
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
-def post(url: str, body: bytes) -> dict[str, Any]:
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        decoded: dict[str, Any] = json.load(reply)
-        return decoded
+def site_packages(home: Path) -> Path:
+    return next((home / "lib").glob("python*/site-packages"))

