@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from padserve import __version__
 from padserve.config.keys import MODEL_WIDE, field_names, nearest
@@ -15,9 +15,16 @@ from padserve.errors import ConfigError
 DESCRIPTION = "One exact, padding-free REST service for the transformers that most products run."
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as the rest of the command does, and not the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    options, unknown = make_parser().parse_known_args(arguments)
     try:
+        options, unknown = make_parser().parse_known_args(arguments)
         refuse_unknown(unknown)
         status: int = options.command(options)
     except ConfigError as error:
@@ -28,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="padserve", description=DESCRIPTION, allow_abbrev=False)
+def make_parser() -> Parser:
+    parser = Parser(prog="padserve", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"padserve {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="serve | models | doctor")
     for name, command, text in (

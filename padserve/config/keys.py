@@ -18,23 +18,25 @@ def field_names(struct: type[msgspec.Struct]) -> tuple[str, ...]:
     return struct.__struct_fields__
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean …``, or the list of what is known."""
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """``did you mean …``, or the list of what is known; ``prefix`` is put before each, and is no part of the name."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"did you mean {prefix}{close[0]}?" if close else f"known are {', '.join(prefix + key for key in known)}"
 
 
 def check_keys(data: Mapping[str, Any]) -> None:
-    """Errors: `ConfigError` for a key that no Struct has, with the nearest valid one."""
+    """Errors: `ConfigError` for what is no table, and for a key that no Struct has, with the nearest valid one."""
     _check(data, field_names(Config), "")
     server = data.get("server", {})
-    if isinstance(server, Mapping):
-        _check(server, field_names(ServerConfig), "server.")
+    if not isinstance(server, Mapping):
+        raise ConfigError("server: expected one table; write [server] above its keys")
+    _check(server, field_names(ServerConfig), "server.")
     models = data.get("models", [])
-    for index, model in enumerate(models if isinstance(models, list) else []):
-        if isinstance(model, Mapping):
-            _check_model(model, f"models[{index}].")
+    if not isinstance(models, list) or not all(isinstance(model, Mapping) for model in models):
+        raise ConfigError("models: expected a list of tables; write [[models]] above the keys of each model")
+    for index, model in enumerate(models):
+        _check_model(model, f"models[{index}].")
 
 
 def _check_model(model: Mapping[str, Any], path: str) -> None:
@@ -47,4 +49,4 @@ def _check_model(model: Mapping[str, Any], path: str) -> None:
 def _check(data: Mapping[str, Any], known: Iterable[str], path: str) -> None:
     for key in data:
         if key not in known:
-            raise ConfigError(f"{path}{key}: unknown key; {nearest(path + key, [path + name for name in known])}")
+            raise ConfigError(f"{path}{key}: unknown key; {nearest(key, known, path)}")

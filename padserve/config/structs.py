@@ -6,6 +6,7 @@ import msgspec
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 DType = Literal["", "float32", "bfloat16", "float16", "int8", "auto"]
 Batching = Literal["auto", "packed", "padded"]
@@ -20,7 +21,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     api_keys_file: str = ""
     max_body_bytes: Positive = 2_000_000
     max_queue_tokens: Positive = 200_000
-    drain_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    drain_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     workers: Natural = 0
     threads: Natural = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -30,7 +31,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``dtype`` "": float32 on a CPU, bfloat16 on a GPU. ``tasks`` empty: what the checkpoint can do."""
 
-    source: str
+    source: Text
     name: str = ""
     revision: str = ""
     tasks: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     batching: Batching = "auto"
     max_batch_tokens: Positive = 8192
     buckets: Literal["auto"] | tuple[Positive, ...] = "auto"
-    max_wait_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    max_wait_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
     default: bool = False
     trust_remote_code: bool = False
 

@@ -1,109 +1,53 @@
-"""A real server process, over small checkpoints and the starter set, asked over HTTP only."""
+"""One server with every checkpoint for the whole session, clients for it, and the oracles to compare with."""
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
+import torch
 
-from tests.tasks.conftest import BIO, labels, save
-
-READY_S = 120.0
-MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "mlm": ("bytelevel", "AutoModelForMaskedLM", {}),
-    "classes": ("wordpiece", "AutoModelForSequenceClassification", labels(["joy", "anger", "fear"])),
-    "nli": ("metaspace", "AutoModelForSequenceClassification", labels(["contradiction", "neutral", "entailment"])),
-    "cross": ("wordpiece", "AutoModelForSequenceClassification", labels(["relevant"])),
-    "ner": ("wordpiece", "AutoModelForTokenClassification", labels(BIO)),
-    "vectors": ("wordpiece", "AutoModel", {}),
-}
-
-
-class Running:
-    """A server process. ``client`` talks to it."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]", base: str, log: Path) -> None:
-        self.process, self.base, self.log = process, base, log
-        self.client = httpx.Client(base_url=base, timeout=60)
-
-    def post(self, route: str, body: Any = None, **options: Any) -> httpx.Response:
-        return self.client.post(route, json=body, **options) if body is not None else self.client.post(route, **options)
-
-    def metric(self, name: str) -> float:
-        """Sum over the samples of a metric whose line starts with ``name``."""
-        lines = self.client.get("/metrics").text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
-
-    def wait_ready(self) -> None:
-        until = time.monotonic() + READY_S
-        while time.monotonic() < until:
-            assert self.process.poll() is None, self.log.read_text()
-            with contextlib.suppress(httpx.TransportError):
-                if self.client.get("/readyz").status_code == 200:
-                    return
-            time.sleep(0.1)
-        raise TimeoutError(self.log.read_text())
-
-
-Start = Callable[..., contextlib.AbstractContextManager[Running]]
-
-
-@pytest.fixture(scope="session")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """``with start(*arguments, **environment) as server``: ends with SIGTERM, and status 0 is required."""
-
-    @contextlib.contextmanager
-    def run(*arguments: str, wait: bool = True, **environment: str) -> Iterator[Running]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        log = tmp_path_factory.mktemp("server") / "log"
-        command = [sys.executable, "-m", "padserve", "serve", *arguments, "--port", str(port), "--workers", "2"]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, "--threads", "1"], stdout=output, stderr=output, env={**os.environ, **environment}
-            )
-        server = Running(process, f"http://127.0.0.1:{port}", log)
-        try:
-            if wait:
-                server.wait_ready()
-            yield server
-        finally:
-            process.send_signal(signal.SIGTERM)
-            status = process.wait(60)
-            server.client.close()
-        assert status == 0, log.read_text()
-
-    return run
+from tests.contract.checkpoints import CHECKPOINTS, build_all
+from tests.contract.oracles import Oracles
+from tests.contract.server import Server, free_port, launch, write_config
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = {}
-    for name, (kind, auto_class, changes) in MODELS.items():
-        made[name] = tmp_path_factory.mktemp(name)
-        save(made[name], kind, auto_class, changes)
-    return made
+    return build_all(tmp_path_factory.mktemp("checkpoints"))
 
 
 @pytest.fixture(scope="session")
-def config(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> Path:
-    path = tmp_path_factory.mktemp("config") / "padserve.toml"
-    path.write_text(
-        "".join(f'[[models]]\nname = "{name}"\nsource = "{folder}"\n\n' for name, folder in folders.items())
-    )
-    return path
+def server(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    port = free_port()
+    models = [{"name": each.name, "source": folders[each.name], **each.serve} for each in CHECKPOINTS]
+    config = write_config(folder / "padserve.toml", {"host": "127.0.0.1", "port": port}, models)
+    running = launch(folder, config, port=port)
+    try:
+        yield running.wait_ready()
+    finally:
+        code = running.terminate()
+    assert code == 0, f"SIGTERM ended the idle server with {code}:\n{running.output[-4000:]}"
 
 
 @pytest.fixture(scope="session")
-def server(start: Start, config: Path) -> Iterator[Running]:
-    with start(str(config)) as running:
-        yield running
+def client(server: Server) -> Iterator[httpx.Client]:
+    with server.client() as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def oracles(folders: dict[str, Path]) -> Oracles:
+    torch.set_num_threads(1)
+    return Oracles(folders)
+
+
+@pytest.fixture(scope="module")
+def socket_folder() -> Iterator[Path]:
+    """A folder with a short name, since the path of a Unix socket is limited to about a hundred bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="ps-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,90 +1,179 @@
-"""Results alone, in a list and in a crowd of clients are the same; nothing is lost or mixed up."""
+"""1,000 mixed requests over all tasks from 64 concurrent clients: no error, and every reply is to its own request."""
 
 import asyncio
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.tasks.conftest import CORPUS
+from tests.contract.oracles import Oracles
+from tests.contract.replies import close, describe, labels_close, served
+from tests.contract.server import Server
+from tests.contract.test_token_classify import labelled
+from tests.contract.texts import mixed_texts
 
-from .conftest import Running
-
-WORDS = " ".join(CORPUS).split()
-LENGTHS = (1, 2, 7, 13, 16, 25, 31)
-
-
-def text(rng: random.Random) -> str:
-    return " ".join(rng.choice(WORDS) for _ in range(rng.choice(LENGTHS)))
+REQUESTS, CLIENTS = 1_000, 64
+Check = Callable[[list[dict[str, Any]]], None]
 
 
-def body(rng: random.Random) -> tuple[str, dict[str, Any]]:
-    one = text(rng)
-    return rng.choice(
-        [
-            ("/embed", {"inputs": [one, text(rng)], "truncate": True}),
-            ("/classify", {"inputs": one, "truncate": True, "model": "classes"}),
-            ("/classify", {"inputs": {"text": one, "text_pair": text(rng)}, "truncate": True, "model": "nli"}),
-            ("/token-classify", {"inputs": [text(rng), one], "stride": 8}),
-            ("/fill-mask", {"inputs": "<mask> " + one, "top_k": 2, "truncate": True}),
-            ("/zero-shot", {"inputs": one, "labels": ["law", "art"], "truncate": True}),
-            ("/rerank", {"query": "post", "documents": [one, text(rng)], "truncate": True, "model": "cross"}),
-            ("/similarity", {"inputs": {"source": one, "sentences": [text(rng)]}, "truncate": True}),
-            ("/tokenize", {"inputs": one, "model": "nli"}),
-        ]
-    )
+@dataclass(frozen=True, slots=True)
+class Call:
+    path: str
+    body: dict[str, Any]
+    check: Check
+    """Raises when the results are not those of this request."""
 
 
-def near(got: Any, want: Any) -> None:
-    """Equal, numbers within 1e-4."""
-    if isinstance(want, dict):
-        assert got.keys() == want.keys()
-        for key in want:
-            near(got[key], want[key])
-    elif isinstance(want, list):
-        assert len(got) == len(want)
-        for one, other in zip(got, want, strict=True):
-            near(one, other)
-    elif isinstance(want, float):
-        assert got == pytest.approx(want, abs=1e-4)
-    else:
-        assert got == want
+def classify(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    expected = [oracles.classified(model, text) for text in texts]
+
+    def check(entries: list[dict[str, Any]]) -> None:
+        for entry, values in zip(entries, expected, strict=True):
+            labels_close(entry, values)
+
+    return Call("/classify", {"model": model, "inputs": texts, "activation": "none"}, check)
 
 
-async def test_a_thousand_mixed_requests_of_64_clients_equal_their_results_alone(server: Running) -> None:
-    rng = random.Random(17)
-    requests = [body(rng) for _ in range(100)]
-    alone = [server.post(route, given).json() for route, given in requests]
-    order = [index % len(requests) for index in range(1000)]
-    rng.shuffle(order)
-    waiting = iter(order)
+def embed(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    expected = [oracles.sentences(model).encode(text, normalize_embeddings=True) for text in texts]
 
-    async with httpx.AsyncClient(base_url=server.base, timeout=60, limits=httpx.Limits(max_connections=64)) as client:
+    def check(entries: list[dict[str, Any]]) -> None:
+        close([entry["embedding"] for entry in entries], expected)
 
-        async def one_client() -> None:
-            for index in waiting:
-                route, given = requests[index]
-                reply = await client.post(route, json=given)
-                assert reply.status_code == 200, reply.text
-                near(reply.json(), alone[index])
-
-        await asyncio.gather(*(one_client() for _ in range(64)))
-    assert server.metric("padserve_queue_depth") == 0
+    return Call("/embed", {"model": model, "inputs": texts}, check)
 
 
-async def test_clients_that_leave_take_their_work_along(server: Running) -> None:
-    given = {"inputs": [" ".join(WORDS[:30])] * 20, "stride": 4}
-    async with httpx.AsyncClient(base_url=server.base) as client:
-        for _ in range(10):
-            tasks = [asyncio.create_task(client.post("/token-classify", json=given)) for _ in range(20)]
-            await asyncio.sleep(0.03)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    until = asyncio.get_running_loop().time() + 20
-    while server.metric("padserve_queue_depth") and asyncio.get_running_loop().time() < until:
-        await asyncio.sleep(0.1)
-    state = (server.client.get("/models/ner").text, server.client.get("/readyz").text, server.log.read_text()[-2000:])
-    assert server.metric("padserve_queue_depth") == 0, state
-    assert server.post("/embed", {"inputs": "still here"}).status_code == 200
+def pairs(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    expected = [oracles.classified(model, text, "a cold city") for text in texts]
+
+    def check(entries: list[dict[str, Any]]) -> None:
+        for entry, values in zip(entries, expected, strict=True):
+            labels_close(entry, values)
+
+    inputs = [{"text": text, "text_pair": "a cold city"} for text in texts]
+    return Call("/classify", {"model": model, "inputs": inputs, "activation": "none", "priority": "bulk"}, check)
+
+
+def rerank(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    expected = [float(oracles.logits(model, "a cold city", text)[0]) for text in texts]
+
+    def check(entries: list[dict[str, Any]]) -> None:
+        close([entry["score"] for entry in entries], [expected[entry["index"]] for entry in entries])
+        assert [entry["score"] for entry in entries] == sorted((e["score"] for e in entries), reverse=True)
+
+    body = {"model": model, "query": "a cold city", "documents": texts, "activation": "none"}
+    return Call("/rerank", body, check)
+
+
+def similarity(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    vectors = [oracles.sentences(model).encode(text, normalize_embeddings=True) for text in ("music", *texts)]
+
+    def check(entries: list[dict[str, Any]]) -> None:
+        close(entries[0]["scores"], [float(vector @ vectors[0]) for vector in vectors[1:]])
+
+    return Call("/similarity", {"model": model, "inputs": {"source": "music", "sentences": texts}}, check)
+
+
+def zero_shot(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    expected = [zero_shot_scores(oracles, model, text) for text in texts]
+
+    def check(entries: list[dict[str, Any]]) -> None:
+        for entry, values in zip(entries, expected, strict=True):
+            labels_close(entry, values)
+
+    labels = ["music", "winter"]
+    return Call("/zero-shot", {"model": model, "inputs": texts, "labels": labels, "multi_label": True}, check)
+
+
+def zero_shot_scores(oracles: Oracles, model: str, text: str) -> dict[str, float]:
+    run = oracles.pipeline("zero-shot-classification", model)
+    found = run(text, candidate_labels=["music", "winter"], multi_label=True)
+    return dict(zip(found["labels"], found["scores"], strict=True))
+
+
+def fill_mask(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    mask = oracles.tokenizer(model).mask_token
+    inputs = [f"{text} {mask}" for text in texts]
+    expected = [oracles.pipeline("fill-mask", model)(text, top_k=3) for text in inputs]
+
+    def check(entries: list[dict[str, Any]]) -> None:
+        for entry, best in zip(entries, expected, strict=True):
+            close([each["score"] for each in entry["masks"][0]], [each["score"] for each in best])
+
+    return Call("/fill-mask", {"model": model, "inputs": inputs, "top_k": 3}, check)
+
+
+def token_classify(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    expected = [labelled(oracles, model, text) for text in texts]
+
+    def check(entries: list[dict[str, Any]]) -> None:
+        for entry, twins in zip(entries, expected, strict=True):
+            assert [each["label"] for each in entry["entities"]] == [each["entity"] for each in twins]
+            close([each["score"] for each in entry["entities"]], [each["score"] for each in twins])
+
+    return Call("/token-classify", {"model": model, "inputs": texts, "aggregation": "none"}, check)
+
+
+def tokenize(oracles: Oracles, model: str, texts: list[str]) -> Call:
+    expected = [oracles.tokenizer(model)(text)["input_ids"] for text in texts]
+
+    def check(entries: list[dict[str, Any]]) -> None:
+        assert [entry["ids"] for entry in entries] == expected
+
+    return Call("/tokenize", {"model": model, "inputs": texts}, check)
+
+
+MAKERS: list[tuple[Callable[[Oracles, str, list[str]], Call], str]] = [
+    *[(classify, f"{family}-cls") for family in ("bert", "roberta", "modernbert", "deberta", "distilbert")],
+    (pairs, "electra-cls"),
+    (pairs, "mpnet-cls"),
+    (embed, "st-mean"),
+    (embed, "st-dense"),
+    (rerank, "bert-cross"),
+    (similarity, "st-last"),
+    (zero_shot, "bert-nli"),
+    (fill_mask, "bert-mlm"),
+    (fill_mask, "roberta-mlm"),
+    (token_classify, "bert-ner"),
+    (token_classify, "xlmr-ner"),
+    (tokenize, "xlmr-cls"),
+]
+
+
+@pytest.fixture(scope="module")
+def calls(oracles: Oracles) -> list[Call]:
+    rng = random.Random(16)
+    texts = iter(mixed_texts(16, 3 * REQUESTS, longest=24))
+    made = []
+    for _ in range(REQUESTS):
+        make, model = rng.choice(MAKERS)
+        count = rng.choice([1, 1, 1, 2, 3])
+        made.append(make(oracles, model, [next(texts) for _ in range(count)]))
+    return made
+
+
+async def all_replies(server: Server, calls: list[Call]) -> list[httpx.Response]:
+    waiting = iter(enumerate(calls))
+    replies: dict[int, httpx.Response] = {}
+
+    async def one_client() -> None:
+        async with server.async_client(connections=1) as client:
+            for number, call in waiting:
+                headers = {"X-Request-Id": f"crowd-{number}"}
+                replies[number] = await client.post(call.path, json=call.body, headers=headers)
+
+    await asyncio.gather(*(one_client() for _ in range(CLIENTS)))
+    return [replies[number] for number in range(len(calls))]
+
+
+def test_every_reply_is_right_and_to_its_own_request(server: Server, calls: list[Call]) -> None:
+    replies = asyncio.run(all_replies(server, calls))
+    failed = [describe(reply) for reply in replies if reply.status_code != 200]
+    assert not failed, f"{len(failed)} of {REQUESTS} failed, first: {failed[0]}"
+    for number, (call, reply) in enumerate(zip(calls, replies, strict=True)):
+        assert reply.headers["x-request-id"] == f"crowd-{number}"
+        assert reply.json()["model"] == call.body["model"]
+        call.check(served(reply))

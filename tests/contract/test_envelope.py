@@ -1,183 +1,208 @@
-"""The rules of every native route."""
+"""Section 1: the rules that hold for every native route."""
 
+import re
+from itertools import combinations
 from typing import Any
 
+import httpx
 import pytest
 
-from .conftest import Running
+from tests.contract.replies import close, describe, envelope, only, problem, results, served, token_count
+from tests.contract.routes import CLASSIFY, LONG, MODEL_ROUTES, RERANK, ROUTES, TOKENIZE, Route, name_of
 
-TEXT = "The capital of France is Paris."
-LONG = "passport office " * 80
-BODIES: dict[str, dict[str, Any]] = {
-    "/fill-mask": {"inputs": "The capital of [MASK] is Paris."},
-    "/classify": {"inputs": TEXT},
-    "/zero-shot": {"inputs": TEXT, "labels": ["sport", "law"]},
-    "/token-classify": {"inputs": TEXT},
-    "/embed": {"inputs": TEXT},
-    "/rerank": {"query": "France", "documents": [TEXT, "Lisbon"]},
-    "/similarity": {"inputs": {"source": TEXT, "sentences": ["Lisbon"]}},
-    "/tokenize": {"inputs": TEXT},
-}
-JSON = {"Content-Type": "application/json"}
-TEXT_PLAIN = {"Content-Type": "text/plain"}
-LISTED = [route for route in BODIES if route != "/rerank"]
-ROUTES = pytest.mark.parametrize("route", BODIES)
+every_route = pytest.mark.parametrize("route", ROUTES, ids=name_of)
+every_model_route = pytest.mark.parametrize("route", MODEL_ROUTES, ids=name_of)
 
 
-def problem(reply: Any, status: int, code: str) -> dict[str, Any]:
-    """The problem object of a reply, which must be one."""
-    assert reply.status_code == status, reply.text
-    assert reply.headers["content-type"].startswith("application/problem+json")
-    found: dict[str, Any] = reply.json()
-    assert found["code"] == code, found
-    assert found["status"] == status
-    assert found["title"]
-    assert found["detail"]
-    assert found["type"]
-    assert reply.headers["x-request-id"]
-    return found
+def in_order(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rerank answers best first; everything else in input order already."""
+    return sorted(entries, key=lambda entry: entry.get("index", 0))
 
 
-@ROUTES
-def test_envelope_and_headers(server: Running, route: str) -> None:
-    reply = server.post(route, BODIES[route], headers={"X-Request-Id": "mine-1"})
-    assert reply.status_code == 200, reply.text
-    body = reply.json()
-    assert set(body) == {"model", "results", "usage"}
-    assert body["usage"]["input_tokens"] > 0
-    assert isinstance(body["results"], list)
-    assert all("tokens" in result and "truncated" in result for result in body["results"])
-    assert reply.headers["x-request-id"] == "mine-1"
-    for part in ("tokenize", "queue", "run", "post"):
-        assert f"{part};dur=" in reply.headers["server-timing"]
-    assert int(reply.headers["x-padserve-batch-size"]) >= (0 if route == "/tokenize" else 1)
-    assert int(reply.headers["x-padserve-batch-tokens"]) >= 0
+def numbers(value: Any) -> list[float]:
+    """Every number in a JSON value, in order."""
+    if isinstance(value, dict):
+        return [number for key in sorted(value) for number in numbers(value[key])]
+    if isinstance(value, list):
+        return [number for item in value for number in numbers(item)]
+    return [float(value)] if isinstance(value, int | float) else []
 
 
-@pytest.mark.parametrize("route", LISTED)
-def test_one_is_a_list_of_one_and_order_is_kept(server: Running, route: str) -> None:
-    body = BODIES[route]
-    alone = server.post(route, body).json()["results"]
-    assert len(alone) == 1
-    other = server.post(route, body | {"inputs": [body["inputs"], body["inputs"], body["inputs"]]}).json()["results"]
-    assert len(other) == 3
-    assert problem(server.post(route, body | {"inputs": []}), 422, "empty_inputs")
+@every_route
+def test_one_input_gives_a_list_of_one_entry(client: httpx.Client, route: Route) -> None:
+    body = envelope(client.post(route.path, json=route.one))
+    assert body["model"] == route.model
+    assert len(body["results"]) == 1
+    assert token_count(body["results"][0]) > 0
+    assert body["results"][0]["truncated"] is False
 
 
-@ROUTES
-def test_models_are_chosen_by_name_and_refused_by_name(server: Running, route: str) -> None:
-    found = problem(server.post(route, BODIES[route] | {"model": "nobody"}), 404, "unknown_model")
-    assert "classes" in found["detail"]
-    if route != "/tokenize":
-        wrong = "mlm" if route != "/fill-mask" else "ner"
-        problem(server.post(route, BODIES[route] | {"model": wrong}), 422, "wrong_task")
+@every_route
+def test_usage_counts_input_tokens_and_nothing_else(client: httpx.Client, route: Route) -> None:
+    body = envelope(client.post(route.path, json=route.many))
+    assert body["usage"] == {"input_tokens": sum(map(token_count, body["results"]))}
 
 
-@ROUTES
-@pytest.mark.parametrize("extra", [{"nonsense": 1}, {"truncate": "yes"}, {"timeout_ms": "5"}, {"timeout_ms": 5.0}])
-@pytest.mark.parametrize("more", [{}])
-def test_fields_are_strict(server: Running, route: str, extra: dict[str, Any], more: dict[str, Any]) -> None:
-    problem(server.post(route, BODIES[route] | extra | more), 422, "invalid_field")
+@every_route
+def test_a_list_keeps_the_order_of_its_inputs(client: httpx.Client, route: Route) -> None:
+    alone = [only(client.post(route.path, json=route.body([item]))) for item in route.items]
+    together = in_order(served(client.post(route.path, json=route.many), len(route.items)))
+    for position, entry in enumerate(together):
+        expected = alone[position] | ({"index": position} if "index" in entry else {})
+        assert entry.keys() == expected.keys()
+        assert entry["tokens"] == expected["tokens"]
+        close(numbers(entry), numbers(expected))
+    assert len({str(entry) for entry in alone}) == len(alone), (
+        "the inputs must be told apart for this test to mean much"
+    )
 
 
-@pytest.mark.parametrize("top_k", ["5", 5.0, True, 0, -1, 10**20])
-def test_top_k_is_a_bounded_whole_number(server: Running, top_k: Any) -> None:
-    for route in ("/fill-mask", "/classify", "/rerank"):
-        problem(server.post(route, BODIES[route] | {"top_k": top_k}), 422, "invalid_field")
+@every_route
+def test_a_list_of_one_is_the_input_itself(client: httpx.Client, route: Route) -> None:
+    single = only(client.post(route.path, json=route.one))
+    listed = only(client.post(route.path, json=route.body([route.items[0]])))
+    assert single.keys() == listed.keys()
+    close(numbers(single), numbers(listed))
 
 
-@pytest.mark.parametrize("route", ["/classify", "/token-classify", "/embed"])
-def test_too_long_is_an_error_with_both_lengths_unless_cut(server: Running, route: str) -> None:
-    found = problem(server.post(route, {"inputs": LONG}), 422, "input_too_long")
-    assert found["length"] > found["max_length"] == 64
-    (cut,) = server.post(route, {"inputs": LONG, "truncate": True}).json()["results"]
-    assert cut["truncated"]
-    assert cut["tokens"] == 64
-    (left,) = server.post(route, {"inputs": LONG + TEXT, "truncate": True, "truncation_side": "left"}).json()["results"]
-    assert left["truncated"]
+@every_route
+def test_without_model_the_first_default_that_serves_the_task_answers(client: httpx.Client, route: Route) -> None:
+    body = {key: value for key, value in route.one.items() if key != "model"}
+    assert envelope(client.post(route.path, json=body))["model"] == route.default_model
 
 
-def test_a_bad_item_fails_alone_and_all_bad_fail_the_request(server: Running) -> None:
-    reply = server.post("/embed", {"inputs": [TEXT, LONG, "Lisbon"]})
-    assert reply.status_code == 200
-    good, bad, also_good = reply.json()["results"]
-    assert bad["error"]["code"] == "input_too_long"
-    alone = server.post("/embed", {"inputs": TEXT}).json()["results"][0]["embedding"]
-    assert good["embedding"] == pytest.approx(alone, abs=1e-4)
-    assert "embedding" in also_good
-    problem(server.post("/embed", {"inputs": [LONG, LONG]}), 422, "input_too_long")
-    problem(server.post("/fill-mask", {"inputs": "no mask"}), 422, "no_mask")
+@every_route
+def test_unknown_model(client: httpx.Client, route: Route) -> None:
+    detail = problem(client.post(route.path, json=route.one | {"model": "bert-klassify"}), 404, "unknown_model")
+    assert "bert-klassify" in detail["detail"]
+    assert route.model in detail["detail"], "the names that are served are listed"
 
 
-RAW = {
-    b'{"inputs": "a"': (400, "malformed_json"),
-    b'{"inputs": NaN}': (400, "malformed_json"),
-    b'{"inputs": "\\ud83d"}': (400, "bad_encoding"),
-    b'{"inputs": "\\ud83d tail"}': (400, "bad_encoding"),
-    b'{"inputs": "\xff\xfe"}': (400, "bad_encoding"),
-    b"": (400, "malformed_json"),
-    b"[]": (422, "invalid_field"),
-    b"{}": (422, "invalid_field"),
-}
+@every_model_route
+def test_a_model_that_does_not_serve_the_task(client: httpx.Client, route: Route) -> None:
+    reply = client.post(route.path, json=route.one | {"model": route.wrong_model})
+    assert route.wrong_model in problem(reply, 422, "wrong_task")["detail"]
 
 
-@pytest.mark.parametrize("body", RAW, ids=repr)
-def test_bodies_that_are_no_json(server: Running, body: bytes) -> None:
-    reply = server.client.post("/embed", content=body, headers=JSON)
-    status, code = RAW[body]
-    problem(reply, status, code)
+@every_route
+def test_an_empty_list(client: httpx.Client, route: Route) -> None:
+    problem(client.post(route.path, json=route.body([])), 422, "empty_inputs")
 
 
-def test_bom_and_duplicate_keys(server: Running) -> None:
-    """A byte-order mark is accepted, of duplicate keys the last wins, as Python's own json has it."""
-    for body in (b'\xef\xbb\xbf{"inputs": "a"}', b'{"inputs": "b", "inputs": "a"}'):
-        assert server.client.post("/embed", content=body, headers=JSON).status_code == 200
+@every_route
+def test_an_unknown_field_is_refused_and_named(client: httpx.Client, route: Route) -> None:
+    reply = client.post(route.path, json=route.one | {"top_kk": 3})
+    assert "top_kk" in problem(reply, 422, "invalid_field")["detail"]
 
 
-def test_statuses_of_http(server: Running) -> None:
-    problem(server.client.get("/nothing"), 404, "not_found")
-    problem(server.client.get("/embed"), 405, "method_not_allowed")
-    problem(server.client.post("/embed", content=b"a=b", headers=TEXT_PLAIN), 415, "unsupported_media_type")
-    huge = b'{"inputs": "' + b"a" * 2_100_000 + b'"}'
-    problem(server.client.post("/embed", content=huge, headers=JSON), 413, "body_too_large")
+@every_route
+def test_a_missing_field_is_refused_and_named(client: httpx.Client, route: Route) -> None:
+    for field in {route.inputs, *route.extra}:
+        body = {key: value for key, value in route.one.items() if key != field}
+        assert field in problem(client.post(route.path, json=body), 422, "invalid_field")["detail"]
 
 
-def test_deadline_of_field_and_header(server: Running) -> None:
-    crowd = {"inputs": [LONG[:400]] * 400, "truncate": True}
-    problem(server.post("/token-classify", crowd | {"timeout_ms": 1}), 504, "deadline_exceeded")
-    problem(server.post("/token-classify", crowd, headers={"X-Request-Timeout-Ms": "1"}), 504, "deadline_exceeded")
-    smaller = {"X-Request-Timeout-Ms": "1"}
-    problem(server.post("/token-classify", crowd | {"timeout_ms": 60_000}, headers=smaller), 504, "deadline_exceeded")
-    assert server.post("/embed", BODIES["/embed"] | {"timeout_ms": 60_000, "priority": "bulk"}).status_code == 200
+@every_route
+@pytest.mark.parametrize("wrong", ["5", 5.0, 5.5, 1e3, True, 0, -1, 10**20, [5], "soon"])
+def test_timeout_ms_is_a_strict_positive_int(client: httpx.Client, route: Route, wrong: Any) -> None:
+    reply = client.post(route.path, json=route.one | {"timeout_ms": wrong})
+    assert "timeout_ms" in problem(reply, 422, "invalid_field")["detail"]
 
 
-def test_operations(server: Running) -> None:
-    for route in ("/livez", "/readyz", "/startupz"):
-        assert server.client.get(route).status_code == 200
-    assert {model["name"] for model in server.client.get("/models").json()["models"]} >= {"mlm", "ner"}
-    one = server.client.get("/models/classes").json()
-    assert one["runs"] == "packed, fused"
-    assert one["deviation"] < 1e-4
-    problem(server.client.get("/models/nobody"), 404, "unknown_model")
-    assert server.client.get("/docs").status_code == 200
+@every_route
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [("truncate", "yes"), ("truncate", 1), ("truncation_side", "middle"), ("priority", "urgent"), ("model", 3)],
+)
+def test_shared_fields_take_only_their_values(client: httpx.Client, route: Route, field: str, wrong: Any) -> None:
+    assert field in problem(client.post(route.path, json=route.one | {field: wrong}), 422, "invalid_field")["detail"]
 
 
-def test_openapi_describes_every_route(server: Running) -> None:
-    paths = server.client.get("/openapi.json").json()["paths"]
-    for route in BODIES:
-        operation = paths[route]["post"]
-        assert operation["requestBody"]["content"]["application/json"]["schema"]
-        assert operation["responses"]["200"]["content"]["application/json"]["schema"]
+@every_route
+@pytest.mark.parametrize("wrong", [5, None, True, {"text": 5}, [["a"]], [5], {"a": "b"}])
+def test_inputs_of_a_wrong_type(client: httpx.Client, route: Route, wrong: Any) -> None:
+    problem(client.post(route.path, json=route.body(wrong)), 422, "invalid_field")
 
 
-def test_metrics_count_a_request_once_and_know_no_made_up_model(server: Running) -> None:
-    name = 'padserve_requests_total{model="classes",status="200",task="classify"}'
-    before = server.metric(name)
-    assert server.post("/classify", {"inputs": TEXT, "model": "classes"}).status_code == 200
-    assert server.metric(name) == before + 1
-    server.post("/classify", {"inputs": TEXT, "model": "made-up"})
-    text = server.client.get("/metrics", headers={"Accept-Encoding": "gzip"})
-    assert "made-up" not in text.text
-    assert "content-encoding" not in text.headers
-    for wanted in ("queue_depth", "queue_seconds", "batch_size", "batch_tokens", "padding_waste", "worker_restarts"):
-        assert f"padserve_{wanted}" in text.text
+@every_route
+@pytest.mark.parametrize("priority", ["interactive", "bulk"])
+def test_both_priorities_are_served(client: httpx.Client, route: Route, priority: str) -> None:
+    served(client.post(route.path, json=route.many | {"priority": priority, "timeout_ms": 30_000}), len(route.items))
+
+
+@every_model_route
+def test_a_longer_input_is_refused_with_both_lengths(client: httpx.Client, route: Route) -> None:
+    details = problem(client.post(route.path, json=route.body(route.too_long)), 422, "input_too_long")
+    assert details["length"] > details["max_length"] == 128
+    lengths = [int(number) for number in re.findall(r"\d+", details["detail"])]
+    assert 128 in lengths, details
+    assert max(lengths) > 2 * 128, details
+
+
+@every_model_route
+def test_a_longer_input_is_cut_when_asked(client: httpx.Client, route: Route) -> None:
+    for side in ("right", "left"):
+        item = route.too_long
+        if route.path == "/fill-mask":
+            item = f"[MASK] {LONG}" if side == "right" else f"{LONG} [MASK]"
+        body = route.body([item, route.items[0]], truncate=True, truncation_side=side)
+        cut, short = in_order(served(client.post(route.path, json=body), 2))
+        assert cut["truncated"] is True
+        assert short["truncated"] is False
+        if route.path not in ("/zero-shot", "/similarity"):
+            assert cut["tokens"] == 128
+
+
+@every_model_route
+def test_a_failing_item_does_not_fail_its_neighbours(client: httpx.Client, route: Route) -> None:
+    body = route.body([route.items[0], route.too_long, route.items[1]])
+    first, failed, last = in_order(results(client.post(route.path, json=body), 3))
+    assert failed["error"]["code"] == "input_too_long"
+    assert failed["error"]["message"]
+    assert first["tokens"] > 0
+    assert last["tokens"] > 0
+    assert "error" not in first
+    assert "error" not in last
+
+
+@every_model_route
+def test_when_every_item_fails_the_status_says_it(client: httpx.Client, route: Route) -> None:
+    problem(client.post(route.path, json=route.body([route.too_long, route.too_long])), 422, "input_too_long")
+
+
+def test_rerank_puts_a_failing_document_last(client: httpx.Client) -> None:
+    entries = results(client.post("/rerank", json=RERANK.body([LONG, *RERANK.items])), 4)
+    assert entries[-1]["index"] == 0
+    assert "error" in entries[-1]
+    assert sorted(entry["index"] for entry in entries) == [0, 1, 2, 3]
+
+
+@every_route
+def test_a_request_id_is_echoed_or_made(client: httpx.Client, route: Route) -> None:
+    echoed = client.post(route.path, json=route.one, headers={"X-Request-Id": "shop-42/a"})
+    assert echoed.headers["x-request-id"] == "shop-42/a"
+    made = {client.post(route.path, json=route.one).headers["x-request-id"] for _ in range(2)}
+    assert len(made) == 2
+
+
+@every_model_route
+def test_timings_and_batch_of_a_reply(client: httpx.Client, route: Route) -> None:
+    reply = client.post(route.path, json=route.many)
+    timings = dict(re.findall(r"(\w+);dur=([0-9.]+)", reply.headers["server-timing"]))
+    assert list(timings) == ["tokenize", "queue", "run", "post"], describe(reply)
+    assert float(timings["run"]) > 0
+    assert int(reply.headers["x-padserve-batch-size"]) >= 1
+    assert int(reply.headers["x-padserve-batch-tokens"]) >= 1
+
+
+def test_a_reply_that_needed_no_batch_has_the_same_headers(client: httpx.Client) -> None:
+    reply = client.post("/tokenize", json=TOKENIZE.many)
+    assert re.findall(r"(\w+);dur=[0-9.]+", reply.headers["server-timing"]) == ["tokenize", "queue", "run", "post"]
+    assert reply.headers["x-padserve-batch-size"] == reply.headers["x-padserve-batch-tokens"] == "0"
+
+
+def test_the_batch_holds_what_was_sent_together(client: httpx.Client) -> None:
+    reply = client.post("/classify", json=CLASSIFY.many)
+    tokens = [entry["tokens"] for entry in served(reply, 3)]
+    sums = {sum(chosen) for size in (1, 2, 3) for chosen in combinations(tokens, size)}
+    assert int(reply.headers["x-padserve-batch-tokens"]) in sums

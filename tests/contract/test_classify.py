@@ -7,9 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.contract.blackbox.oracles import Oracles
-from tests.contract.blackbox.replies import by_label, labels_close, only, problem, served
-from tests.contract.blackbox.texts import mixed_texts
+from tests.contract.oracles import Oracles
+from tests.contract.replies import by_label, labels_close, only, problem, served
+from tests.contract.texts import mixed_texts
 
 MODELS = ("bert-cls", "bert-multi", "bert-cross", "roberta-cls", "bert-nli", "bert-two", "scrambled-cls")
 TEXT, PAIR = "Anna walks to Paris in winter.", "a cold city"

@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.blackbox.oracles import Oracles
-from tests.contract.blackbox.replies import close, only, problem, results, served
-from tests.contract.blackbox.texts import mixed_texts
+from tests.contract.oracles import Oracles
+from tests.contract.replies import close, only, problem, results, served
+from tests.contract.texts import mixed_texts
 
 MODELS = pytest.mark.parametrize("model", ["st-mean", "st-dense", "st-last", "st-mpnet"])
 SENTENCES = mixed_texts(10, 9)

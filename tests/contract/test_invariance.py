@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.blackbox.families import FAMILIES, MAX_LENGTH
-from tests.contract.blackbox.oracles import Oracles
-from tests.contract.blackbox.replies import describe, labels_close, only, served
-from tests.contract.blackbox.server import Server
-from tests.contract.blackbox.texts import texts_of
+from tests.contract.families import FAMILIES, MAX_LENGTH
+from tests.contract.oracles import Oracles
+from tests.contract.replies import describe, labels_close, only, served
+from tests.contract.server import Server
+from tests.contract.texts import texts_of
 
 EDGES = (3, 4, 7, 8, 9, 15, 16, 17, 18, 31, 32, 33, 47, 48, 49, 63, 64, 65, 66, 96, 127, 128)
 CROWD = 64
@@ -59,6 +59,21 @@ async def in_a_crowd(server: Server, bodies: list[dict[str, Any]]) -> list[dict[
         replies = await asyncio.gather(*(client.post("/classify", json=each) for each in bodies))
     assert {reply.status_code for reply in replies} == {200}, [describe(reply) for reply in replies if reply.is_error]
     return [only(reply) for reply in replies]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_token_is_enough(client: httpx.Client, server: Server, oracles: Oracles, family: str) -> None:
+    """Without special tokens, so that a sequence may be a single token; beside the longest."""
+    model = f"{family}-bare"
+    texts = texts_of(oracles.tokenizer(model), [1, 2, MAX_LENGTH, 1, 3, 16, 1, 17], seed=17)
+    expected = [oracles.classified(model, text) for text in texts]
+    alone = [only(client.post("/classify", json=body(model, text))) for text in texts]
+    listed = served(client.post("/classify", json=body(model, texts)), len(texts))
+    crowd = asyncio.run(in_a_crowd(server, [body(model, text) for text in texts]))
+    assert [entry["tokens"] for entry in listed] == [1, 2, MAX_LENGTH, 1, 3, 16, 1, 17]
+    for way in (alone, listed, crowd):
+        for entry, values in zip(way, expected, strict=True):
+            labels_close(entry, values)
 
 
 @every_model

@@ -5,8 +5,8 @@ import re
 import httpx
 import pytest
 
-from tests.contract.blackbox.metrics import matching, samples, total
-from tests.contract.blackbox.routes import CLASSIFY, LONG, ROUTES, Route, name_of
+from tests.contract.metrics import matching, samples, total
+from tests.contract.routes import CLASSIFY, LONG, ROUTES, Route, name_of
 
 FAMILIES = {
     "requests by task, model and status": r"requests_total",

@@ -12,8 +12,8 @@ import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
-from tests.contract.blackbox.families import FAMILIES, MAX_LENGTH, randomize, small_config
-from tests.contract.blackbox.vocabularies import wrap
+from tests.contract.families import FAMILIES, MAX_LENGTH, randomize, small_config
+from tests.contract.vocabularies import wrap
 
 TOPICS = ["topic-a", "topic-b", "topic-c", "topic-d"]
 ENTITIES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"]
@@ -131,7 +131,6 @@ CHECKPOINTS = [
     Checkpoint("st-dense", embedder("roberta", "cls", dense=True)),
     Checkpoint("st-last", embedder("bert", "lasttoken")),
     Checkpoint("st-mpnet", embedder("mpnet", "mean")),
-    Checkpoint("bare-cls", classifier("bert", bare=True)),
     Checkpoint("leftpad-cls", classifier("bert", tokenizer_options={"padding_side": "left"}), {"batching": "padded"}),
     Checkpoint("tanh-cls", classifier("bert", hidden_act="gelu_new")),
     Checkpoint("relu-cls", classifier("bert", hidden_act="relu")),
@@ -140,6 +139,8 @@ CHECKPOINTS = [
     Checkpoint("deberta-long", classifier("deberta", limit=600)),
     Checkpoint("deberta-bf16", classifier("deberta"), {"dtype": "bfloat16"}),
     Checkpoint("alone-cls", classifier("bert"), {"max_batch_tokens": MAX_LENGTH}),
+    Checkpoint("vast-cls", classifier("bert"), {"max_batch_tokens": 10**12}),
+    *[Checkpoint(f"{family}-bare", classifier(family, bare=True)) for family in FAMILIES],
 ]
 
 

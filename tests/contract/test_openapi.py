@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.blackbox.replies import describe, envelope, problem
-from tests.contract.blackbox.routes import ROUTES, Route, name_of
+from tests.contract.replies import describe, envelope, problem
+from tests.contract.routes import ROUTES, Route, name_of
 
 FIELDS = {
     "/fill-mask": {"inputs", "top_k", "targets"},
@@ -123,6 +123,13 @@ def test_docs_work_with_no_internet(client: httpx.Client) -> None:
         reply = client.get(str(page.url.join(asset)))
         assert reply.status_code == 200, asset
         assert reply.content, asset
+
+
+def test_a_model_says_how_far_it_is_from_the_plain_one(client: httpx.Client) -> None:
+    for name in ("bert-cls", "roberta-mlm", "xlmr-ner", "modernbert-cls"):
+        described = client.get(f"/models/{name}").json()
+        assert described["batching"] == "packed", described
+        assert described["deviation"] < 1e-4
 
 
 def test_models_are_listed_and_described(client: httpx.Client) -> None:

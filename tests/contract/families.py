@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 
-from tests.contract.blackbox.vocabularies import BERT, ROBERTA, Specials, byte_bpe, mpnet_wordpiece, unigram, wordpiece
+from tests.contract.vocabularies import BERT, ROBERTA, Specials, byte_bpe, mpnet_wordpiece, unigram, wordpiece
 
 MAX_LENGTH = 128
 

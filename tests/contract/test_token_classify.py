@@ -8,9 +8,9 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.contract.blackbox.oracles import Oracles
-from tests.contract.blackbox.replies import only, problem, results, served
-from tests.contract.blackbox.texts import mixed_texts
+from tests.contract.oracles import Oracles
+from tests.contract.replies import only, problem, results, served
+from tests.contract.texts import mixed_texts
 
 MODELS = pytest.mark.parametrize("model", ["bert-ner", "roberta-ner", "xlmr-ner"])
 AGGREGATIONS = ("none", "simple", "first", "average", "max")

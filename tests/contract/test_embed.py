@@ -7,9 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.contract.blackbox.oracles import Oracles
-from tests.contract.blackbox.replies import close, only, problem, results, served
-from tests.contract.blackbox.texts import mixed_texts
+from tests.contract.oracles import Oracles
+from tests.contract.replies import close, only, problem, results, served
+from tests.contract.texts import mixed_texts
 
 TEXT = "Greta reads a strange letter in the garden."
 MODELS = pytest.mark.parametrize("model", ["st-mean", "st-dense", "st-last", "st-mpnet"])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.blackbox.oracles import Oracles
-from tests.contract.blackbox.replies import best_first, close, problem, results, served
-from tests.contract.blackbox.texts import mixed_texts
+from tests.contract.oracles import Oracles
+from tests.contract.replies import best_first, close, problem, results, served
+from tests.contract.texts import mixed_texts
 
 QUERY = "who builds a bridge in Prague?"
 DOCUMENTS = mixed_texts(8, 12)

@@ -6,7 +6,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tests.contract.blackbox.texts import corpus
+from tests.contract.texts import corpus
 
 
 @dataclass(frozen=True, slots=True)

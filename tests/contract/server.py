@@ -43,24 +43,14 @@ def _toml(value: Any) -> str:
 
 
 @dataclass(slots=True)
-class Observation:
-    """What one probe said while the server started; ``after_s`` since the start of the process."""
-
-    after_s: float
-    path: str
-    status: int
-    headers: httpx.Headers
-    body: bytes
-
-
-@dataclass(slots=True)
 class Server:
     process: subprocess.Popen[bytes]
     folder: Path
     port: int = 0
     uds: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    start: list[Observation] = field(default_factory=list)
+    start: list[httpx.Response] = field(default_factory=list)
+    """What it answered while it started, in order."""
 
     @property
     def url(self) -> str:
@@ -83,34 +73,42 @@ class Server:
         transport = httpx.AsyncHTTPTransport(verify=False, uds=self.uds or None, limits=limits)
         return httpx.AsyncClient(base_url=self.url, transport=transport, timeout=timeout_s, headers=self.headers)
 
-    def wait_ready(self, timeout_s: float = 90.0, probes: Sequence[str] = HEALTH) -> "Server":
-        """Probe the health routes until /readyz is 200, keeping every answer in ``start``."""
+    def wait_ready(self, timeout_s: float = 90.0) -> "Server":
+        """Ask until /readyz is 200, keeping every answer in ``start``."""
         began = time.monotonic()
         with self.client() as client:
             while time.monotonic() - began < timeout_s:
                 if self.process.poll() is not None:
                     raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.output[-4000:]}")
-                if self.reachable() and self._probe(client, probes, began):
+                if self.reachable() and self._probe(client):
                     return self
                 time.sleep(0.02)
         raise AssertionError(f"not ready after {timeout_s} s:\n{self.output[-4000:]}")
 
-    def _probe(self, client: httpx.Client, probes: Sequence[str], began: float) -> bool:
-        reply = None
-        for path in probes:
-            try:
-                reply = client.get(path)
-            except httpx.TransportError:
-                return False
-            after_s = time.monotonic() - began
-            self.start.append(Observation(after_s, path, reply.status_code, reply.headers, reply.content))
-        return reply is not None and reply.status_code == 200
+    def _probe(self, client: httpx.Client) -> bool:
+        """Ask health, and for work that is too early; True once /readyz is green."""
+        replies = [client.get(path) for path in HEALTH]
+        if replies[-1].status_code != 200:
+            replies.append(client.post("/classify", json={"inputs": "early"}))
+        self.start += replies
+        return replies[-1].request.url.path == "/readyz"
 
     def reachable(self) -> bool:
         """Whether something listens; asked with a plain socket, since httpx leaks one when it cannot connect."""
-        family = socket.AF_UNIX if self.uds else socket.AF_INET
-        with socket.socket(family) as probe:
-            return probe.connect_ex(self.uds or ("127.0.0.1", self.port)) == 0
+        with self._socket() as probe:
+            return probe.connect_ex(self._address) == 0
+
+    def connect(self) -> socket.socket:
+        connection = self._socket()
+        connection.connect(self._address)
+        return connection
+
+    @property
+    def _address(self) -> Any:
+        return self.uds or ("127.0.0.1", self.port)
+
+    def _socket(self) -> socket.socket:
+        return socket.socket(socket.AF_UNIX if self.uds else socket.AF_INET)
 
     def terminate(self, timeout_s: float = 40.0) -> int:
         """SIGTERM, then the exit code; killed and -9 when it does not end in time."""

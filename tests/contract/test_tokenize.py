@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.blackbox.oracles import Oracles
-from tests.contract.blackbox.replies import envelope, only, problem, served
+from tests.contract.oracles import Oracles
+from tests.contract.replies import envelope, only, problem, served
 
 MODELS = pytest.mark.parametrize(
     "model", ["bert-cls", "roberta-cls", "xlmr-cls", "modernbert-cls", "albert-cls", "st-mean"]

@@ -1,5 +1,6 @@
 """Assertions on replies: the envelope of section 1, problem+json, and scores within the tolerance."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.contract.blackbox.oracles import TOLERANCE
+from tests.contract.oracles import TOLERANCE
 
 
 def describe(reply: httpx.Response) -> str:
@@ -57,7 +58,8 @@ def problem(reply: httpx.Response, status: int, code: str | None = None) -> dict
     body: dict[str, Any] = reply.json()
     assert {"type", "title", "status", "detail", "code"} <= set(body), describe(reply)
     assert body["status"] == status, describe(reply)
-    assert body["detail"], describe(reply)
+    assert all(body[member] for member in ("type", "title", "detail", "code")), describe(reply)
+    assert re.fullmatch("[a-z][a-z_]*", body["code"]), describe(reply)
     assert reply.headers["x-request-id"], describe(reply)
     if code is not None:
         assert body["code"] == code, describe(reply)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.contract.blackbox.families import MAX_LENGTH
+from tests.contract.families import MAX_LENGTH
 
 
 @dataclass(frozen=True, slots=True)

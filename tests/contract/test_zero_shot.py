@@ -6,9 +6,9 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.contract.blackbox.oracles import Oracles
-from tests.contract.blackbox.replies import labels_close, only, problem, results, served
-from tests.contract.blackbox.texts import mixed_texts
+from tests.contract.oracles import Oracles
+from tests.contract.replies import labels_close, only, problem, results, served
+from tests.contract.texts import mixed_texts
 
 TEXT = "Clara builds a computer network in Vienna."
 LABELS = ["music", "slow, dark winter", "computer science", "Anna's house"]
