@@ -21,7 +21,9 @@ from padserve.config.structs import Config, ModelConfig
 from padserve.errors import ConfigError, Draining
 from padserve.http.auth import read_api_keys
 from padserve.http.build import build_app
+from padserve.http.listen import bound
 from padserve.models.loaded import LoadedModel
+from padserve.service.catalog import check_models
 from padserve.service.engine import Engine
 from padserve.service.service import Service
 from padserve.tasks.table import all_tasks
@@ -127,13 +129,9 @@ class Server(uvicorn.Server):
     """uvicorn that drains on SIGTERM and SIGINT; a second signal ends it at once."""
 
     def __init__(self, runtime: Runtime, app: Litestar) -> None:
-        options = runtime.config.server
         super().__init__(
             uvicorn.Config(
                 app,
-                host=options.host,
-                port=options.port,
-                uds=options.uds or None,
                 log_config=None,
                 access_log=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
@@ -176,8 +174,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in getattr(self, "servers", ()):
-            for bound in listener.sockets:
-                logger.info("listening on %s", _address(bound.getsockname()))
+            for each in listener.sockets:
+                logger.info("listening on %s", _address(each.getsockname()))
 
 
 def _address(name: object) -> str:
@@ -185,10 +183,13 @@ def _address(name: object) -> str:
 
 
 def serve(config: Config) -> int:
-    """Run the server until it is told to stop. Returns the process's exit status."""
-    configure_logging(config.server.log_level, config.server.log_format)
-    runtime = create_runtime(config)
-    Server(runtime, create_app(runtime)).run()
+    """Run the server until it is told to stop. Returns the process's exit status. Errors: `ConfigError`."""
+    server = config.server
+    check_models(config.models)
+    with bound(server.host, server.port, server.uds) as sockets:
+        configure_logging(server.log_level, server.log_format)
+        runtime = create_runtime(config)
+        Server(runtime, create_app(runtime)).run(sockets)
     if runtime.failure is None:
         return 0
     if isinstance(runtime.failure, ConfigError):

@@ -50,7 +50,7 @@ class Checkpoint:
 
 def read_checkpoint(model: ModelConfig) -> Checkpoint:
     """Read the configuration of a model's source. Errors: `ConfigError` that names the model and what is wrong."""
-    path, revision = resolve_source(model.source), model.revision or None
+    path, revision = locate(model), model.revision or None
     config = _read_config(model, path, revision)
     architecture = (config.architectures or [type(config).__name__.replace("Config", "Model")])[0]
     sentence_modules = _find_file(path, revision, "modules.json") is not None
@@ -59,11 +59,17 @@ def read_checkpoint(model: ModelConfig) -> Checkpoint:
     return Checkpoint(path, revision, config, architecture, head, sentence_modules, sentence_max_length)
 
 
+def locate(model: ModelConfig) -> str:
+    """The folder or hub id of a model. Errors: `ConfigError` for a folder or a starter model that does not exist."""
+    path = resolve_source(model.source)
+    if _looks_local(path) and not Path(path).is_dir():
+        raise ConfigError(f"models.{model.name}: no folder {path!r}")
+    return path
+
+
 def _read_config(model: ModelConfig, path: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
-    if _looks_local(path) and not Path(path).is_dir():
-        raise ConfigError(f"models.{model.name}: no folder {path!r}")
     try:
         return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
@@ -113,6 +119,11 @@ def _head(model: ModelConfig, architecture: str, sentence_modules: bool, config:
         )
     if head not in ("embedding", natural):
         raise ConfigError(f"models.{model.name}: {architecture} has no {head} head")
+    if head == "embedding" and natural == "sequence-classification" and config.num_labels == 1 and not sentence_modules:
+        raise ConfigError(
+            f"models.{model.name}: {architecture} with one label is a cross-encoder; its encoder makes no "
+            'embeddings of use. Serve it with tasks = ["rerank"]'
+        )
     return head
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from padserve.config.structs import ModelConfig
 from padserve.core import ModelSpec
-from padserve.errors import ConfigError, UnknownModel, UnknownRoute, WrongTask
-from padserve.tasks.table import all_tasks, get_task
+from padserve.errors import ConfigError, UnknownModel, WrongTask
+from padserve.tasks.table import TASKS, all_tasks, get_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,31 @@ def with_tasks(spec: ModelSpec, model: ModelConfig) -> ModelSpec:
 
     Every model serves /tokenize. Errors: `ConfigError` when a configured task cannot be served by this checkpoint.
     """
+    check_task_names(model)
     able = [task for task in all_tasks() if task.supports(spec) is None]
     if not model.tasks:
         return replace(spec, tasks=tuple(task.name for task in able))
     for name in model.tasks:
-        try:
-            reason = get_task(name).supports(spec)
-        except UnknownRoute as error:
-            raise ConfigError(f"models.{model.name}.tasks: {error.message}") from error
+        reason = get_task(name).supports(spec)
         if reason is not None:
             raise ConfigError(f"models.{model.name}.tasks: {reason}")
     return replace(spec, tasks=tuple(dict.fromkeys((*model.tasks, "tokenize"))))
+
+
+def check_task_names(model: ModelConfig) -> None:
+    """Errors: `ConfigError` for a name that no task has."""
+    for name in model.tasks:
+        if name not in TASKS:
+            raise ConfigError(f"models.{model.name}.tasks: no task is named {name!r}; known are {', '.join(TASKS)}")
+
+
+def check_models(models: Iterable[ModelConfig]) -> None:
+    """What can be told at once, before anything listens or loads. Errors: `ConfigError`."""
+    from padserve.models.checkpoint import locate
+
+    for model in models:
+        check_task_names(model)
+        locate(model)
 
 
 def select(specs: Iterable[ModelSpec], task: str, wanted: str | None, names: Iterable[str]) -> ModelSpec:

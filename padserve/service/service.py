@@ -98,8 +98,9 @@ class Service:
         plan = await self._plan(task, request, spec, timings)
         outputs = await self._compute(spec, request, plan, deadline, timings)
         finished = await self._finish(task, request, spec, plan, outputs, timings)
-        usage = Usage(input_tokens=_tokens_run(plan, outputs) or _tokens_told(finished))
-        self._metrics.tokens_in(spec.name, usage.input_tokens)
+        ran = _tokens_run(plan, outputs)
+        self._metrics.tokens_in(spec.name, ran)
+        usage = Usage(input_tokens=ran or _tokens_told(finished))
         return Reply(spec.name, _entries(finished), usage, timings)
 
     async def _plan(self, task: Task[Any], request: TaskRequest, spec: ModelSpec, timings: Timings) -> Plan:

@@ -176,3 +176,10 @@ def test_rerank_activation(config: dict[str, Any], activation: str | None) -> No
 )
 def test_max_length(positions: int | None, tokenizer_max: int, offset: int, expected: int) -> None:
     assert max_length(SimpleNamespace(max_position_embeddings=positions), tokenizer_max, offset) == expected
+
+
+def test_a_cross_encoder_is_not_served_as_an_embedder(folder: Any) -> None:
+    path = folder("bert", "BertForSequenceClassification", id2label={"0": "LABEL_0"})
+    assert read(path, "rerank").head == "sequence-classification"
+    with pytest.raises(ConfigError, match=r'cross-encoder; .* tasks = \["rerank"\]'):
+        read(path, "embed")
