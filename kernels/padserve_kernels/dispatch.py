@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from functools import cache
 
 from torch import Tensor
 
@@ -13,4 +14,14 @@ def interpreting() -> bool:
 
 def use_triton(tensor: Tensor) -> bool:
     """True on a GPU where triton is installed, and on a CPU under triton's interpreter."""
-    return (tensor.is_cuda or interpreting()) and importlib.util.find_spec("triton") is not None
+    return (tensor.is_cuda or interpreting()) and _installed("triton")
+
+
+def use_numba(tensor: Tensor) -> bool:
+    """True on a CPU where numba is installed."""
+    return tensor.device.type == "cpu" and _installed("numba")
+
+
+@cache
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
