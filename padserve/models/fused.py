@@ -48,15 +48,38 @@ class FusedLayer:
         self.attention_norm, self.output_norm = stock.attention_norm, stock.output_norm
         self.attend = attend
         self.num_heads = num_heads
-        self.head_dim = stock.query.out_features // num_heads
 
-    def __call__(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        total = len(hidden)
-        qkv = self.qkv(hidden).view(1, total, 3, self.num_heads, self.head_dim)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [1, num_heads, total_tokens, head_dim]
-        context = self.attend(query, key, value, lengths)
-        hidden = _norm(self.attention_norm, self.output.add(context.reshape(total, -1), hidden))
+    def __call__(self, hidden: Tensor, lengths: tuple[int, ...], wanted: Tensor | None = None) -> Tensor:
+        """``wanted``: the rows that are returned, None for all."""
+        context = attended(self.qkv(hidden), lengths, self.num_heads, self.attend)
+        if wanted is not None:
+            context, hidden = context[wanted], hidden[wanted]
+        hidden = _norm(self.attention_norm, self.output.add(context, hidden))
         return _norm(self.output_norm, self.down.add(self.up(hidden), hidden))
+
+    def trace(self, hidden: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, "LayerInputs"]:
+        """The layer's output, and what each of its products was given on the way."""
+        context = attended(self.qkv(hidden), lengths, self.num_heads, self.attend)
+        between = _norm(self.attention_norm, self.output.add(context, hidden))
+        active = self.up(between)
+        return _norm(self.output_norm, self.down.add(active, between)), LayerInputs(hidden, context, between, active)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """What the products of a layer are given, each ``[total_tokens, in_features]``."""
+
+    qkv: Tensor
+    output: Tensor
+    up: Tensor
+    down: Tensor
+
+
+def attended(qkv: Tensor, lengths: tuple[int, ...], num_heads: int, attend: Attend) -> Tensor:
+    """``qkv``: ``[total_tokens, 3 * hidden]``, query, key and value side by side -> ``[total_tokens, hidden]``."""
+    total = len(qkv)
+    query, key, value = qkv.view(1, total, 3, num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    return attend(query, key, value, lengths).reshape(total, -1)
 
 
 def plain_attention(head_dim: int) -> Attend:
@@ -84,11 +107,31 @@ class FusedEncoder:
         self.embed, self.layers, self.after_first = embed, layers, after_first
 
     def __call__(
-        self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None, lengths: tuple[int, ...]
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        token_type_ids: Tensor | None,
+        lengths: tuple[int, ...],
+        wanted: Tensor | None = None,
     ) -> Tensor:
         embedded = hidden = self.embed(input_ids, position_ids, token_type_ids)
+        last = len(self.layers) - 1
+        leave_out = None if self.after_first is not None and last == 0 else wanted
         for index, layer in enumerate(self.layers):
-            hidden = layer(hidden, lengths)
+            hidden = layer(hidden, lengths, leave_out if index == last else None)
             if index == 0 and self.after_first is not None:
                 hidden = self.after_first(embedded, hidden, lengths)
-        return hidden
+        return hidden if wanted is leave_out or wanted is None else hidden[wanted]
+
+    def trace(
+        self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None, lengths: tuple[int, ...]
+    ) -> list[LayerInputs]:
+        """What the products of each layer are given."""
+        embedded = hidden = self.embed(input_ids, position_ids, token_type_ids)
+        traced = []
+        for index, layer in enumerate(self.layers):
+            hidden, inputs = layer.trace(hidden, lengths)
+            traced.append(inputs)
+            if index == 0 and self.after_first is not None:
+                hidden = self.after_first(embedded, hidden, lengths)
+        return traced

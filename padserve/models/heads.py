@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +11,32 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from padserve.core import Batch, Output
+from padserve.core import Batch, Int64Array, Output
 
-HeadRunner = Callable[[Tensor, Batch], list[Output]]
-"""(hidden ``[total_tokens, hidden]``, batch) -> one output a sequence."""
+
+@dataclass(frozen=True, slots=True)
+class HeadRunner:
+    """``rows(batch)``: the rows of the packed stream that the head reads, None for all, so that an encoder's last layer
+    can leave out the others. ``run(hidden, batch)``: one output a sequence, from the hidden states of those rows."""
+
+    rows: Callable[[Batch], Int64Array | None]
+    run: Callable[[Tensor, Batch], list[Output]]
+
+    def over_all(self, hidden: Tensor, batch: Batch) -> list[Output]:
+        """From the hidden states of every row, ``[total_tokens, hidden]``."""
+        return self.run(select_rows(hidden, self.rows(batch)), batch)
+
+
+def select_rows(hidden: Tensor, rows: Int64Array | None) -> Tensor:
+    return hidden if rows is None else hidden[torch.from_numpy(rows).to(hidden.device)]
+
+
+def _all_rows(batch: Batch) -> None:
+    return None
+
+
+def _first_rows(batch: Batch) -> Int64Array:
+    return batch.cu_seqlens[:-1]
 
 
 class _GivenHidden(nn.Module):
@@ -56,30 +79,28 @@ def masked_lm_head(head: Callable[[Tensor], Tensor]) -> HeadRunner:
     """Logits at the gathered positions only, never ``[total_tokens, vocab]``."""
 
     def run(hidden: Tensor, batch: Batch) -> list[Output]:
-        rows = hidden[torch.from_numpy(batch.gather).to(hidden.device)]
-        logits = head(rows[None])[0].cpu().numpy()
+        logits = head(hidden[None])[0].cpu().numpy()
         return split_rows(logits, batch.gather_cu_seqlens)
 
-    return run
+    return HeadRunner(lambda batch: batch.gather, run)
 
 
 def sequence_head(head: Callable[[Tensor], Tensor], first_token: bool) -> HeadRunner:
     def run_first(hidden: Tensor, batch: Batch) -> list[Output]:
-        first = torch.from_numpy(batch.cu_seqlens[:-1]).to(hidden.device)
-        return list(head(hidden[first][:, None]).cpu().numpy())
+        return list(head(hidden[:, None]).cpu().numpy())
 
     def run_whole(hidden: Tensor, batch: Batch) -> list[Output]:
         parts = torch.split(hidden, batch.lengths.tolist())
         return [head(part[None])[0].cpu().numpy() for part in parts]
 
-    return run_first if first_token else run_whole
+    return HeadRunner(_first_rows, run_first) if first_token else HeadRunner(_all_rows, run_whole)
 
 
 def token_head(head: Callable[[Tensor], Tensor]) -> HeadRunner:
     def run(hidden: Tensor, batch: Batch) -> list[Output]:
         return split_rows(head(hidden[None])[0].cpu().numpy(), batch.cu_seqlens)
 
-    return run
+    return HeadRunner(_all_rows, run)
 
 
 def embedding_head(modules: Sequence[Any]) -> HeadRunner:
@@ -93,10 +114,20 @@ def embedding_head(modules: Sequence[Any]) -> HeadRunner:
             return pooling
         return Pooling(pooling.embedding_dimension, pooling_mode=mode, include_prompt=pooling.include_prompt)
 
+    def rows_of(batch: Batch) -> Int64Array | None:
+        """Where every sequence is pooled by its first token, or every one by its last."""
+        modes = {pooling.pooling_mode if mode is None else mode for mode in batch.poolings}
+        if modes == {"cls"} and not any(batch.prompt_tokens):
+            return batch.cu_seqlens[:-1]
+        if modes == {"lasttoken"} and not any(batch.prompt_tokens):
+            return batch.cu_seqlens[1:] - 1
+        return None
+
     def run(hidden: Tensor, batch: Batch) -> list[Output]:
         outputs: list[Output | None] = [None] * batch.num_seqs
+        ends = batch.cu_seqlens if rows_of(batch) is None else np.arange(batch.num_seqs + 1)
         for (mode, prompt), indices in _groups(batch).items():
-            rows, cu_seqlens = _select(hidden.float(), batch, indices)
+            rows, cu_seqlens = _select(hidden.float(), ends, indices)
             features: dict[str, Any] = {
                 "token_embeddings": rows[None],
                 "cu_seq_lens_q": cu_seqlens,
@@ -110,7 +141,7 @@ def embedding_head(modules: Sequence[Any]) -> HeadRunner:
                 outputs[index] = embedding
         return [output for output in outputs if output is not None]
 
-    return run
+    return HeadRunner(rows_of, run)
 
 
 def _groups(batch: Batch) -> dict[tuple[str | None, int], list[int]]:
@@ -121,14 +152,13 @@ def _groups(batch: Batch) -> dict[tuple[str | None, int], list[int]]:
     return groups
 
 
-def _select(hidden: Tensor, batch: Batch, indices: list[int]) -> tuple[Tensor, Tensor]:
-    if len(indices) == batch.num_seqs:
-        return hidden, torch.from_numpy(batch.cu_seqlens).to(hidden.device)
-    starts, stops = batch.cu_seqlens[:-1], batch.cu_seqlens[1:]
-    rows = torch.cat([hidden[starts[i] : stops[i]] for i in indices])
-    lengths = batch.lengths[indices]
-    cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)])).to(hidden.device)
-    return rows, cu_seqlens
+def _select(hidden: Tensor, ends: Int64Array, indices: list[int]) -> tuple[Tensor, Tensor]:
+    """``ends``: ``[num_seqs + 1]``, where each sequence's rows start in ``hidden``, and where the last one's end."""
+    if len(indices) == len(ends) - 1:
+        return hidden, torch.from_numpy(ends).to(hidden.device)
+    rows = torch.cat([hidden[ends[i] : ends[i + 1]] for i in indices])
+    lengths = np.diff(ends)[indices]
+    return rows, torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)])).to(hidden.device)
 
 
 def split_rows(rows: Output, cu_seqlens: np.ndarray[Any, np.dtype[np.int64]]) -> list[Output]:

@@ -18,7 +18,7 @@ from padserve.core import Head, ModelSpec
 from padserve.errors import ConfigError
 from padserve.models import heads
 from padserve.models.checkpoint import Checkpoint, default_dtype, draft_spec, max_length, read_checkpoint
-from padserve.models.families.base import Family
+from padserve.models.families.base import Family, PackedEncoder
 from padserve.models.families.table import find_family
 from padserve.models.linear import pack_linears, restore
 from padserve.models.loaded import LoadedModel
@@ -165,7 +165,7 @@ def _packed(loading: _Loading, fused: bool) -> Runner:
     assert loading.family is not None
     family, model, config = loading.family, loading.stock.model, loading.checkpoint.config
     base = loading.stock.base
-    encoder = family.fused_encoder(base) if fused else None
+    encoder: PackedEncoder | None = family.fused_encoder(base) if fused else None
     if fused and encoder is None:
         raise NotImplementedError("the family has no fused encoder for this checkpoint")
     if encoder is None:

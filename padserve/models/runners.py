@@ -34,8 +34,10 @@ class PackedRunner:
         input_ids = torch.from_numpy(batch.input_ids).to(self.device)
         position_ids = torch.from_numpy(offset_positions(batch, self.offset)).to(self.device)
         types = None if batch.token_type_ids is None else torch.from_numpy(batch.token_type_ids).to(self.device)
-        hidden = self.encoder(input_ids, position_ids, types, tuple(batch.lengths.tolist()))
-        return self.head(hidden, batch)
+        rows = self.head.rows(batch)
+        wanted = None if rows is None else torch.from_numpy(rows).to(self.device)
+        hidden = self.encoder(input_ids, position_ids, types, tuple(batch.lengths.tolist()), wanted)
+        return self.head.run(hidden, batch)
 
 
 def offset_positions(batch: Batch, offset: int) -> Int64Array:

@@ -38,7 +38,7 @@ class StockModel:
 
     def _embed_whole(self, padded: Padded, batch: Batch) -> list[Output]:
         assert self.head is not None
-        return self.head(_unpad(self.model(**padded).last_hidden_state, batch), batch)
+        return self.head.over_all(_unpad(self.model(**padded).last_hidden_state, batch), batch)
 
 
 def _logits_whole(model: Any, head: Head) -> WholeModel:

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from padserve.attention.packed import PackedLengths
 from padserve.models.fused import ACTIVATIONS, AfterFirst, Attend, FusedEncoder, FusedLayer, StockLayer, plain_attention
 
-PackedEncoder = Callable[[Tensor, Tensor, Tensor | None, tuple[int, ...]], Tensor]
-"""(input_ids, position_ids, token_type_ids, lengths), all ``[total_tokens]`` -> hidden ``[total_tokens, hidden]``."""
+PackedEncoder = Callable[[Tensor, Tensor, Tensor | None, tuple[int, ...], Tensor | None], Tensor]
+"""(input_ids, position_ids, token_type_ids, lengths, wanted), the first three ``[total_tokens]`` -> hidden states
+``[total_tokens, hidden]``, or of the rows that are ``wanted``."""
 
 
 class Family:
@@ -39,7 +40,7 @@ class Family:
 
         return run
 
-    def fused_encoder(self, base: Any) -> PackedEncoder | None:
+    def fused_encoder(self, base: Any) -> FusedEncoder | None:
         """The fused encoder, None where the family or this checkpoint's activation has none."""
         stock = self.layers(base)
         activation = None if stock is None else ACTIVATIONS.get(self.activation_name(base.config))
@@ -76,7 +77,11 @@ class Family:
         """The stock module over one packed row; its attention must be `padserve_packed`."""
 
         def run(
-            input_ids: Tensor, position_ids: Tensor, token_types: Tensor | None, lengths: tuple[int, ...]
+            input_ids: Tensor,
+            position_ids: Tensor,
+            token_types: Tensor | None,
+            lengths: tuple[int, ...],
+            wanted: Tensor | None,
         ) -> Tensor:
             extra = {} if token_types is None else {"token_type_ids": token_types[None]}
             output = base(
@@ -86,7 +91,7 @@ class Family:
                 **extra,
             )
             hidden: Tensor = output.last_hidden_state[0]
-            return hidden
+            return hidden if wanted is None else hidden[wanted]
 
         return run
 
