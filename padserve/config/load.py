@@ -69,9 +69,6 @@ def read_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked(config: Config) -> Config:
-    for model in config.models:
-        if model.dtype in ("int8", "auto", "float16"):
-            raise ConfigError(f"models.{model.name}.dtype: {model.dtype} is not supported yet; use float32 or bfloat16")
     names = [model.name for model in config.models]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -14,6 +14,8 @@ from padserve.models.linear import FusedActivation, PackedLinear
 Attend = Callable[[Tensor, Tensor, Tensor, tuple[int, ...]], Tensor]
 """(query, key, value, lengths): ``[1, num_heads, tokens, head_dim]`` -> ``[1, tokens, num_heads, head_dim]``."""
 AfterFirst = Callable[[Tensor, Tensor, tuple[int, ...]], Tensor]
+Embed = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(input_ids, position_ids, token_type_ids), each ``[total_tokens]`` -> ``[total_tokens, hidden]``."""
 
 ACTIVATIONS: dict[str, FusedActivation] = {
     "gelu": "gelu",
@@ -100,7 +102,7 @@ class FusedEncoder:
 
     def __init__(
         self,
-        embed: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+        embed: Embed,
         layers: list[FusedLayer],
         after_first: AfterFirst | None = None,
     ) -> None:

@@ -1,6 +1,7 @@
 """Load a model and settle how it runs: packed and fused, packed stock, padded, or by equal lengths.
 
-Each way is tried in that order and the first that equals the stock model run alone is kept (see `probe`).
+Each way is tried in that order and the first that equals the stock model run alone is kept (see `probe`). Reduced
+precisions are measured against float32 too (see `agreement`); int8 below its bound is refused.
 """
 
 import inspect
@@ -17,19 +18,26 @@ from padserve.config.structs import ModelConfig
 from padserve.core import Head, ModelSpec
 from padserve.errors import ConfigError
 from padserve.models import heads
+from padserve.models.agreement import Samples, make_samples, sample_encodings
 from padserve.models.checkpoint import Checkpoint, default_dtype, draft_spec, max_length, read_checkpoint
 from padserve.models.families.base import Family, PackedEncoder
 from padserve.models.families.table import find_family
+from padserve.models.fastest import load_fastest
+from padserve.models.int8 import quantize_encoder
 from padserve.models.linear import pack_linears, restore
 from padserve.models.loaded import LoadedModel
+from padserve.models.pack import pack
 from padserve.models.probe import FLOAT32_TOLERANCE, Probe, make_probe
-from padserve.models.runners import EqualLengthRunner, PackedRunner, PaddedRunner, Runner
+from padserve.models.runners import EqualLengthRunner, PackedRunner, PaddedRunner, Runner, packed_inputs
 from padserve.models.stock import StockModel, load_stock
 from padserve.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 FUSED = "packed, fused"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+INT8 = "packed, fused, int8"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
+"""What the stock model is loaded as; int8 is made from float32."""
+CALIBRATION_SEED, CHECK_SEED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +49,24 @@ class _Loading:
     family: Family | None
     stock: StockModel
     device: torch.device
-    dtype: torch.dtype
+    dtype: str
 
     @property
     def head(self) -> Head:
         return self.checkpoint.head
 
+    @property
+    def alone(self) -> PaddedRunner:
+        """The stock model in float32 on the CPU, where it was loaded."""
+        return PaddedRunner(self.stock.whole(self.head), _pad_token_id(self.checkpoint), torch.device("cpu"))
+
 
 def load_model(model: ModelConfig, device: torch.device) -> LoadedModel:
     """Load ``model`` onto ``device``. Errors: `ConfigError`, also when no allowed way of running passes the check."""
+    return load_fastest(model, device, _load) if model.dtype == "auto" else _load(model, device)
+
+
+def _load(model: ModelConfig, device: torch.device) -> LoadedModel:
     checkpoint = read_checkpoint(model)
     dtype = _dtype(model, device)
     stock = load_stock(checkpoint, model.trust_remote_code, model.name)
@@ -57,16 +74,24 @@ def load_model(model: ModelConfig, device: torch.device) -> LoadedModel:
     tokenizer = _tokenizer(loading)
     limit = max_length(checkpoint.config, stock.own_max_length or tokenizer.model_max_length, _offset(stock.model))
     probe = _probe(loading, tokenizer, limit)
-    runner, error, why = _settle(loading, probe)
-    spec = _spec(loading, runner, limit)
-    return LoadedModel(spec, tokenizer, runner, error, why)
+    samples = None if dtype == "float32" else _samples(loading, tokenizer, limit, CHECK_SEED)
+    if dtype == "int8" and samples is not None:
+        runner, error, why = _settle_int8(loading, tokenizer, limit, probe, samples)
+    else:
+        runner, error, why = _settle(loading, probe)
+    agreement = None if samples is None else samples.agreement(runner)
+    return LoadedModel(_spec(loading, runner, limit), tokenizer, runner, error, why, agreement)
 
 
-def _dtype(model: ModelConfig, device: torch.device) -> torch.dtype:
+def _dtype(model: ModelConfig, device: torch.device) -> str:
     name = default_dtype(model, str(device))
-    if name not in DTYPES:
-        raise ConfigError(f"models.{model.name}.dtype: {name!r} is not served; choose from {', '.join(DTYPES)}")
-    return DTYPES[name]
+    only = {"int8": "cpu", "float16": "cuda"}.get(name, device.type)
+    if name not in DTYPES or only != device.type:
+        choices = [dtype for dtype in DTYPES if dtype != ("int8" if device.type == "cuda" else "float16")]
+        raise ConfigError(
+            f"models.{model.name}.dtype: {name} is not served on {device.type}; choose from {', '.join(choices)}, auto"
+        )
+    return name
 
 
 def _tokenizer(loading: _Loading) -> Tokenizer:
@@ -82,9 +107,43 @@ def _tokenizer(loading: _Loading) -> Tokenizer:
     return tokenizer.for_model(_takes_token_types(loading.stock.model))
 
 
+def _samples(loading: _Loading, tokenizer: Tokenizer, limit: int, seed: int) -> Samples:
+    return make_samples(tokenizer, loading.head, limit, _embedding_rows(loading), loading.alone, seed)
+
+
+def _embedding_rows(loading: _Loading) -> int:
+    return int(loading.stock.model.get_input_embeddings().weight.shape[0])
+
+
+def _settle_int8(
+    loading: _Loading, tokenizer: Tokenizer, limit: int, probe: Probe, samples: Samples
+) -> tuple[Runner, float, str]:
+    """Errors: `ConfigError` where there is no int8 encoder for the checkpoint, and where it is too far from float32."""
+    name, family, base = loading.model.name, loading.family, loading.stock.base
+    fused = None if family is None else family.fused_encoder(base)
+    if family is None or fused is None or loading.model.batching == "padded":
+        architecture = loading.checkpoint.architecture
+        raise ConfigError(
+            f"models.{name}.dtype: int8 runs packed and fused encoders only, and {architecture} is none here"
+        )
+    offset = family.position_offset(loading.checkpoint.config)
+    calibration = sample_encodings(tokenizer, loading.head, limit, _embedding_rows(loading), CALIBRATION_SEED)
+    with torch.inference_mode():
+        inputs = fused.trace(*packed_inputs(pack(calibration), offset, loading.device))
+        encoder = quantize_encoder(fused, family.layers(base) or [], inputs)
+    runner = PackedRunner(INT8, encoder, _packed_head(loading, family), offset, loading.device)
+    agreement = samples.agreement(runner)
+    found = f"{agreement.measure} with float32 is {agreement.value:.5f}, {agreement.bound} is needed"
+    if not agreement.passes:
+        raise ConfigError(f"models.{name}.dtype: int8 does not suit this checkpoint: {found}; use float32 or bfloat16")
+    error = probe.error(runner)
+    family.release(base)
+    return runner, error, f"{INT8}: {found}"
+
+
 def _settle(loading: _Loading, probe: Probe) -> tuple[Runner, float, str]:
     """The first way that passes; the stock model is moved to its device and dtype on the way."""
-    loading.stock.model.to(device=loading.device, dtype=loading.dtype)
+    loading.stock.model.to(device=loading.device, dtype=DTYPES[loading.dtype])
     tolerance = _tolerance(loading, probe)
     rejected = []
     for kind, build in _ways(loading):
@@ -113,10 +172,8 @@ def _settle(loading: _Loading, probe: Probe) -> tuple[Runner, float, str]:
 
 
 def _probe(loading: _Loading, tokenizer: Tokenizer, limit: int) -> Probe:
-    """What the stock model gives, in float32 on the CPU, where it was loaded."""
-    alone = PaddedRunner(loading.stock.whole(loading.head), _pad_token_id(loading.checkpoint), torch.device("cpu"))
     try:
-        return make_probe(tokenizer, loading.head, limit, _window(loading.checkpoint.config), alone)
+        return make_probe(tokenizer, loading.head, limit, _window(loading.checkpoint.config), loading.alone)
     except Exception as failure:
         raise ConfigError(
             f"models.{loading.model.name}: {loading.checkpoint.architecture} does not run on a plain sentence "
@@ -126,7 +183,7 @@ def _probe(loading: _Loading, tokenizer: Tokenizer, limit: int) -> Probe:
 
 def _tolerance(loading: _Loading, probe: Probe) -> float:
     """In a reduced precision: a few times what the stock model itself, alone, loses by it."""
-    if loading.dtype is torch.float32:
+    if loading.dtype == "float32":
         return FLOAT32_TOLERANCE
     return 0.02 + 3 * probe.error_alone(_padded(loading, PaddedRunner))
 
@@ -171,16 +228,17 @@ def _packed(loading: _Loading, fused: bool) -> Runner:
     if encoder is None:
         model.set_attn_implementation(register())
         encoder = family.stock_encoder(base)
-    head = loading.stock.head or _logits_head(loading.head, model, family)
-    offset = family.position_offset(config)
-    return PackedRunner(FUSED if fused else "packed", encoder, head, offset, loading.device)
+    kind = FUSED if fused else "packed"
+    return PackedRunner(kind, encoder, _packed_head(loading, family), family.position_offset(config), loading.device)
 
 
-def _logits_head(head: Head, model: Any, family: Family) -> heads.HeadRunner:
-    function = heads.head_over_hidden(model)
-    if head == "masked-lm":
+def _packed_head(loading: _Loading, family: Family) -> heads.HeadRunner:
+    if loading.stock.head is not None:
+        return loading.stock.head
+    function = heads.head_over_hidden(loading.stock.model)
+    if loading.head == "masked-lm":
         return heads.masked_lm_head(function)
-    if head == "token-classification":
+    if loading.head == "token-classification":
         return heads.token_head(function)
     return heads.sequence_head(function, family.first_token_head)
 

@@ -31,13 +31,19 @@ class PackedRunner:
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[Output]:
-        input_ids = torch.from_numpy(batch.input_ids).to(self.device)
-        position_ids = torch.from_numpy(offset_positions(batch, self.offset)).to(self.device)
-        types = None if batch.token_type_ids is None else torch.from_numpy(batch.token_type_ids).to(self.device)
         rows = self.head.rows(batch)
         wanted = None if rows is None else torch.from_numpy(rows).to(self.device)
-        hidden = self.encoder(input_ids, position_ids, types, tuple(batch.lengths.tolist()), wanted)
+        hidden = self.encoder(*packed_inputs(batch, self.offset, self.device), wanted)
         return self.head.run(hidden, batch)
+
+
+def packed_inputs(
+    batch: Batch, offset: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor | None, tuple[int, ...]]:
+    """Ids, positions from ``offset``, token types, each ``[total_tokens]``, and lengths, as encoders take them."""
+    types = None if batch.token_type_ids is None else torch.from_numpy(batch.token_type_ids).to(device)
+    ids, positions = torch.from_numpy(batch.input_ids), torch.from_numpy(offset_positions(batch, offset))
+    return ids.to(device), positions.to(device), types, tuple(batch.lengths.tolist())
 
 
 def offset_positions(batch: Batch, offset: int) -> Int64Array:

@@ -19,6 +19,7 @@ from padserve.batching.workers import Supervision, WorkerPool
 from padserve.config.structs import ModelConfig
 from padserve.core import ModelSpec
 from padserve.errors import DeadlineExceeded, Draining, EngineDown, PadserveError, UnknownModel
+from padserve.models.agreement import Agreement
 from padserve.models.loaded import LoadedModel
 from padserve.telemetry.metrics import Metrics
 
@@ -134,6 +135,7 @@ class Engine:
             "runs": served.loaded.runner.kind,
             "why": served.loaded.why,
             "deviation": served.loaded.load_error,
+            "agreement": _told(served.loaded.agreement),
             "batch_tokens": served.target_tokens,
             "queue_depth": depth,
             "queue_tokens": tokens,
@@ -176,6 +178,13 @@ class Engine:
         self._fatal = f"device workers died repeatedly ({type(error).__name__})"
         self.fail_waiting(EngineDown("device workers died repeatedly; the process exits"))
         self._post(self._on_fatal, error)
+
+
+def _told(agreement: Agreement | None) -> dict[str, Any] | None:
+    """For operators."""
+    if agreement is None:
+        return None
+    return {"measure": agreement.measure, "value": agreement.value, "bound": agreement.bound}
 
 
 def _settle_all(entries: Iterable[Entry], error: PadserveError) -> None:
