@@ -1,12 +1,15 @@
 """Every packed family and head: alone, in a crowd of 64 mixed lengths, and by stock transformers alone."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 
 from padserve.models.pack import pack
 from padserve.models.runners import PackedRunner
+from tests.models.conftest import MAX_LENGTH, randomize, train_tokenizer
 
 HEADS = ("masked-lm", "sequence-classification", "token-classification", "embedding")
 EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)
@@ -66,6 +69,64 @@ def test_alone_equals_crowd_equals_stock(
         if len(encoding) in EDGES or index % 4 == 0:
             (single,) = model.run(pack([encoding]))
             np.testing.assert_allclose(single, want, rtol=0, atol=1e-4, err_msg=f"alone, length {len(encoding)}")
+
+
+MORE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "nomic_bert": (HEADS, {}),
+    "eurobert": (HEADS, {}),
+    "jina_embeddings_v3": (HEADS, {}),
+    "roc_bert": (HEADS, {}),
+    "layoutlm": (("embedding",), {}),
+    "gte": (("embedding",), {}),
+    "esmc": (("embedding",), {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head"), [(model_type, head) for model_type, (heads, _) in MORE.items() for head in heads]
+)
+def test_more_families(
+    model_type: str, head: Any, checkpoint: Any, load: Any, stock: Any, alone: Any, random_encodings: Any
+) -> None:
+    folder = checkpoint(model_type, head, **MORE[model_type][1])
+    model, reference = load(folder), stock(folder, head)
+    assert model.runner.kind == STOCK, model.why
+    encodings = random_encodings(crowd_lengths()[:24], head)
+    for encoding, output in zip(encodings, model.run(pack(encodings)), strict=True):
+        np.testing.assert_allclose(output, alone(reference, head, encoding), rtol=0, atol=1e-4)
+
+
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "relative_attention_num_buckets": 8}
+T5 |= {"relative_attention_max_distance": 20, "vocab_size": 120, "pad_token_id": 1, "tie_word_embeddings": False}
+
+
+@pytest.mark.parametrize("projection", ["relu", "gated-gelu"])
+@pytest.mark.parametrize("model_type", ["t5", "mt5", "umt5"])
+def test_encoders_of_t5(
+    model_type: str, projection: str, tmp_path: Path, load: Any, alone: Any, random_encodings: Any
+) -> None:
+    """Sentence-T5 and its kin: the encoder alone, distances beyond the linear buckets and beyond the last one."""
+    config = transformers.AutoConfig.for_model(model_type, **T5, feed_forward_proj=projection)
+    auto = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}[model_type]
+    reference = getattr(transformers, auto)(config).eval()
+    randomize(reference, 5)
+    reference.save_pretrained(tmp_path)
+    train_tokenizer(MAX_LENGTH).save_pretrained(tmp_path)
+    model = load(tmp_path, tasks=("embed",))
+    assert model.runner.kind == STOCK, model.why
+    encodings = random_encodings(crowd_lengths()[:24], "embedding")
+    for encoding, output in zip(encodings, model.run(pack(encodings)), strict=True):
+        np.testing.assert_allclose(output, alone(reference, "embedding", encoding), rtol=0, atol=1e-4)
+
+
+def test_a_head_that_reads_the_decoder_is_padded(tmp_path: Path, load: Any) -> None:
+    config = transformers.AutoConfig.for_model("t5", **T5, num_labels=3, decoder_start_token_id=1, eos_token_id=2)
+    reference = transformers.T5ForSequenceClassification(config).eval()
+    reference.save_pretrained(tmp_path)
+    train_tokenizer(MAX_LENGTH).save_pretrained(tmp_path)
+    model = load(tmp_path)
+    assert model.spec.batching == "padded"
+    assert "the head reads the decoder" in model.why
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])

@@ -19,7 +19,6 @@ CASES: list[tuple[str, tuple[str, ...], str | None, dict[str, Any]]] = [
     ("longformer", EVERY, PADDED, {"attention_window": [8, 8]}),
     ("squeezebert", EVERY, PADDED, {"embedding_size": 32}),
     ("roformer", EVERY, PADDED, {"embedding_size": 32}),
-    ("nomic_bert", EVERY, PADDED, {}),
     ("fnet", EVERY, EQUAL, {}),
     ("convbert", EVERY, EQUAL, {"embedding_size": 32, "conv_kernel_size": 3}),
     ("nystromformer", EVERY, EQUAL, {"num_landmarks": 64, "segment_means_seq_len": 64}),
