@@ -1,4 +1,4 @@
-"""Encoders of T5, mT5, FLAN-T5 and UMT5: LayerNorm before each block, a bias by relative position and no other position.
+"""Encoders of T5, mT5, FLAN-T5 and UMT5: RMS norm before each block, and positions by a bias on distances alone.
 
 T5 has one table of biases for all layers, UMT5 one for each.
 """
