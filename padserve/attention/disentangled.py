@@ -14,6 +14,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from padserve.attention.packed import cumulative
+from padserve_kernels.disentangled_attention import disentangled_attention
+
 
 class DisentangledAttention:
     """``pos_key``, ``pos_query``: projected position rows ``[num_heads, 2 * span, head_dim]``; None where a checkpoint
@@ -29,6 +32,8 @@ class DisentangledAttention:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """``query, key, value``: ``[1, num_heads, total_tokens, head_dim]``; returns ``[1, total_tokens, num_heads,
         head_dim]``."""
+        if query.is_cuda:
+            return self.by_kernel(query, key, value, lengths)
         sizes = list(lengths)
         scaled = query[0] * self.scale
         parts = zip(
@@ -36,6 +41,17 @@ class DisentangledAttention:
         )
         outputs = [self._attend(q, k, v).transpose(0, 1) for q, k, v in parts]
         return torch.cat(outputs, 0)[None]
+
+    def by_kernel(self, query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """The same by `padserve_kernels.disentangled_attention`: one launch for all sequences."""
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        pos_key = None if self.pos_key is None else self.pos_key.transpose(0, 1)
+        pos_query = None if self.pos_query is None else self.pos_query.transpose(0, 1) / self.scale  # scaled there
+        ends, buckets = cumulative(lengths, query.device), max(self.buckets, 0)
+        output = disentangled_attention(
+            q, k, v, pos_key, pos_query, ends, buckets, self.max_distance, self.span, scale=self.scale
+        )
+        return output[None]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """One sequence, ``[num_heads, length, head_dim]``."""

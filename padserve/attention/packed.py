@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from padserve_kernels.varlen_attention import varlen_attention
+
 NAME = "padserve_packed"
 
 
@@ -30,6 +32,8 @@ def packed_attention(
     ``query, key, value``: ``[1, num_heads, total_tokens, head_dim]`` (views are fine). ``window``: the greatest
     distance at which a token still sees another, None for all. Returns ``[1, total_tokens, num_heads, head_dim]``.
     """
+    if query.is_cuda:
+        return kernel_attention(query, key, value, lengths, scale, window)
     sizes = list(lengths)
     outputs = [
         _attend(q, k, v, scale, window).transpose(1, 2)
@@ -38,6 +42,20 @@ def packed_attention(
         )
     ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+
+
+def kernel_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...], scale: float, window: int | None = None
+) -> Tensor:
+    """The same by `padserve_kernels.varlen_attention`: one launch for all sequences."""
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    return varlen_attention(q, k, v, cumulative(lengths, query.device), scale=scale, window=window)[None]
+
+
+def cumulative(lengths: tuple[int, ...], device: torch.device) -> Tensor:
+    """``[num_seqs + 1]`` int32: where each sequence starts, and where the last one ends."""
+    ends = torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return ends.to(device)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:

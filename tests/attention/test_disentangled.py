@@ -55,7 +55,10 @@ def test_a_packed_stream_equals_the_stock_module_on_each_sequence(terms: list[st
             projection(hidden).view(1, -1, HEADS, DIM).transpose(1, 2)
             for projection in (stock.query_proj, stock.key_proj, stock.value_proj)
         )
-        got = disentangled(stock, table)(query, key, value, LENGTHS)[0].flatten(1)
+        attend = disentangled(stock, table)
+        got = attend(query, key, value, LENGTHS)[0].flatten(1)
+        by_kernel = attend.by_kernel(query, key, value, LENGTHS)[0].flatten(1)
+        torch.testing.assert_close(by_kernel, got, rtol=0, atol=1e-5)
         for part, want_of in zip(got.split(list(LENGTHS)), hidden.split(list(LENGTHS)), strict=True):
             mask = torch.ones(1, 1, len(want_of), len(want_of))
             want, _ = stock(want_of[None], mask, rel_embeddings=table)

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from padserve.attention.packed import PackedLengths, packed_attention, packed_attention_forward, register
+from padserve.attention.packed import (
+    PackedLengths,
+    kernel_attention,
+    packed_attention,
+    packed_attention_forward,
+    register,
+)
 
 RAGGED = (1, 2, 7, 33, 1, 64, 130, 3)
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
@@ -114,3 +120,11 @@ def test_register_is_idempotent_and_makes_no_mask() -> None:
     assert AttentionInterface()[register()] is packed_attention_forward
     mask = AttentionMaskInterface()[register()]
     assert mask(SimpleNamespace(), q_length=4, kv_length=4) is None
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_the_kernel_of_gpus_gives_the_same(window: int | None) -> None:
+    """In triton's interpreter, as it is called on a GPU."""
+    q, k, v = stream(RAGGED, torch.float32)
+    got = kernel_attention(q, k, v, RAGGED, 0.3, window)
+    assert deviation(got, masked_softmax(q, k, v, RAGGED, 0.3, window)) < TOLERANCE[torch.float32]
