@@ -16,7 +16,10 @@ class T5(Family):
     def stock_encoder(self, base: Any) -> PackedEncoder:
         if getattr(base, "decoder", None) is not None:
             raise NotImplementedError("the head reads the decoder")
-        stack = base.encoder
+        return self.stack_encoder(base.encoder)
+
+    def stack_encoder(self, stack: Any) -> PackedEncoder:
+        """``stack``: the stock encoder."""
         attention = relative_attention(stack)
 
         def run(

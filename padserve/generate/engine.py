@@ -1,0 +1,301 @@
+"""The engine of one generating model: requests join and leave its running batch at every step.
+
+    submit -> waiting -> running -> [schedule -> step of the model -> search] ... -> reports
+
+A step runs the new tokens of every running row: one each where tokens are generated, a part of the prompt where a
+request has just come, so many in all that a step stays short. When the cache is full the newest request is put back and
+computed again later. One thread at a time calls `step`; the others are safe from any thread.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from padserve.attention.cached import KVStore, Span, StepAttention
+from padserve.errors import DeadlineExceeded, InternalError, NonfiniteOutput, PadserveError
+from padserve.generate.blocks import BlockPool, OutOfBlocks
+from padserve.generate.search.base import Search, free_all
+from padserve.generate.sequence import Emitted, Generated, Row
+from padserve.models.generators.base import Generator, Source, Step
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One request's input on its way. ``prompt``: the decoder's first tokens. ``source``: what an encoder reads.
+
+    ``make_search(first)``: the strategy, started with the first row. ``on_tokens`` and ``on_end`` are called in the
+    thread that steps: with tokens as they become certain, and once with the outputs or the error.
+    """
+
+    prompt: Sequence[int]
+    make_search: Callable[[Row], Search]
+    on_tokens: Callable[[list[Emitted]], None]
+    on_end: Callable[[list[Generated] | PadserveError], None]
+    source: Sequence[int] | None = None
+    deadline: float = float("inf")
+    aborted: bool = False
+    search: Search | None = None
+    encoded: Source | None = None
+    arrived: float = field(default_factory=time.perf_counter)
+    started: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """``step_tokens``: new tokens of a step, so that a long prompt does not stall what runs. ``rows``: at once."""
+
+    step_tokens: int = 256
+    rows: int = 64
+
+
+class GenerationEngine:
+    def __init__(self, generator: Generator, pool: BlockPool, limits: EngineLimits | None = None) -> None:
+        self._generator, self.pool, self._limits = generator, pool, limits or EngineLimits()
+        self._store = KVStore(generator.num_layers, pool.num_blocks * pool.block_size, pool.block_size)
+        self._lock = threading.Lock()
+        self._inbox: deque[Generation] = deque()
+        self._waiting: deque[Generation] = deque()
+        self._running: list[Generation] = []
+        self._aborts = False
+
+    def submit(self, generation: Generation) -> None:
+        with self._lock:
+            self._inbox.append(generation)
+
+    def abort(self, generation: Generation) -> None:
+        """Its cache is free after the next step."""
+        generation.aborted = True
+        self._aborts = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._inbox or self._waiting or self._running)
+
+    @property
+    def running(self) -> int:
+        """Sequences in the running batch."""
+        return sum(len(one.search.rows) for one in list(self._running) if one.search is not None)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._inbox) + len(self._waiting)
+
+    def step(self) -> int:
+        """Do one step. Returns the new tokens that ran."""
+        self._receive()
+        self._drop_dead()
+        self._admit()
+        parts = self._schedule()
+        if not parts:
+            return 0
+        try:
+            logits = self._run(parts)
+        except Exception as error:
+            self._fail(parts, error)
+            return 0
+        self._advance(parts, logits)
+        return sum(count for _, _, count in parts)
+
+    def drain(self, error: PadserveError) -> None:
+        """End everything with an error. Not while a step runs."""
+        self._receive()
+        for generation in [*self._running, *self._waiting]:
+            self._end(generation, error)
+        self._running, self._waiting = [], deque()
+
+    def fork(self, row: Row) -> Row:
+        return Row(list(row.tokens), row.prompt, self.pool.fork(row.table), list(row.details))
+
+    def free(self, row: Row) -> None:
+        self.pool.free(row.table)
+
+    def _receive(self) -> None:
+        with self._lock:
+            self._waiting.extend(self._inbox)
+            self._inbox.clear()
+
+    def _drop_dead(self) -> None:
+        now = time.perf_counter()
+        for generation in [*self._running, *self._waiting]:
+            if not generation.aborted and now < generation.deadline:
+                continue
+            if generation in self._waiting:
+                self._waiting.remove(generation)
+            else:
+                self._running.remove(generation)
+            self._end(generation, DeadlineExceeded("the deadline passed while the text was generated"))
+
+    def _end(self, generation: Generation, outcome: list[Generated] | PadserveError) -> None:
+        if generation.search is not None:
+            free_all(generation.search, self)
+        generation.encoded = None
+        if not generation.aborted:
+            generation.on_end(outcome)
+
+    def _admit(self) -> None:
+        """Start what waits, oldest first, while there is room; sources that start together are encoded together."""
+        starting: list[Generation] = []
+        rows = self.running
+        while self._waiting and rows + len(starting) < self._limits.rows:
+            generation = self._waiting[0]
+            needed = self.pool.blocks_for(len(generation.prompt) + 1)
+            if needed > self.pool.available and (self._running or starting):
+                break
+            self._waiting.popleft()
+            if needed > self.pool.num_blocks - 1:
+                self._end(generation, InternalError("the prompt is larger than the cache"))
+                continue
+            self._start(generation)
+            starting.append(generation)
+        self._encode([one for one in starting if one.source is not None and one.encoded is None])
+        self._running += [one for one in starting if one.search is not None]
+
+    def _start(self, generation: Generation) -> None:
+        generation.started = generation.started or time.perf_counter()
+        if generation.search is not None:  # it was put back: all rows are computed again
+            return
+        prefix = self.pool.find_prefix(generation.prompt) if generation.source is None else None
+        row = Row(list(generation.prompt), len(generation.prompt))
+        if prefix is not None:
+            row.table = prefix
+        generation.search = generation.make_search(row)
+
+    def _encode(self, starting: list[Generation]) -> None:
+        if not starting:
+            return
+        try:
+            encoded = self._generator.encode([one.source or () for one in starting])
+        except Exception as error:
+            if len(starting) > 1:
+                for one in starting:
+                    self._encode([one])
+                return
+            logger.error("a source could not be encoded", exc_info=error)
+            self._end(starting[0], InternalError(f"the model failed on this input ({type(error).__name__})"))
+            starting[0].search = None
+            return
+        for one, source in zip(starting, encoded, strict=True):
+            one.encoded = source
+
+    def _schedule(self) -> list[tuple[Generation, Row, int]]:
+        """Rows that run now and how many of their pending tokens, rows of one generation side by side."""
+        budget = self._limits.step_tokens
+        parts: list[tuple[Generation, Row, int]] = []
+        for generation in list(self._running):
+            if generation not in self._running:
+                continue  # put back for the sake of an older one
+            assert generation.search is not None
+            rows = generation.search.rows
+            # rows that were put back catch up but for their last tokens, which all of them run in one step
+            catching_up = len(rows) > 1 and any(len(row.pending) > 1 for row in rows)
+            for row in rows:
+                pending = len(row.tokens) - row.table.computed - catching_up
+                count = pending if pending == 1 and not catching_up else min(pending, budget)
+                if count <= 0:
+                    continue
+                if not self._make_room(generation, row, row.table.computed + count):
+                    break
+                budget -= count
+                parts.append((generation, row, count))
+        return [part for part in parts if part[0] in self._running]
+
+    def _make_room(self, generation: Generation, row: Row, tokens: int) -> bool:
+        """Blocks for a row, at the expense of newer generations if need be. False when its own was put back."""
+        while True:
+            try:
+                self._store.copy_blocks(self.pool.extend(row.table, tokens))
+                return True
+            except OutOfBlocks:
+                newest = self._running[-1]
+                if newest is generation and len(self._running) == 1:
+                    self._running.remove(generation)
+                    self._end(generation, InternalError("the cache is too small for this request; see models.cache"))
+                    return False
+                self._put_back(newest)
+                if newest is generation:
+                    return False
+
+    def _put_back(self, generation: Generation) -> None:
+        """Give its cache up; its tokens are kept and computed again."""
+        assert generation.search is not None
+        for row in generation.search.rows:
+            self.pool.free(row.table)
+        self._running.remove(generation)
+        self._waiting.appendleft(generation)
+
+    def _run(self, parts: Sequence[tuple[Generation, Row, int]]) -> Tensor:
+        """Logits ``[ends, vocab]`` of the rows whose last token ran."""
+        ids: list[int] = []
+        positions: list[int] = []
+        spans, wanted = [], []
+        sources: list[tuple[Source, int]] = []
+        for generation, row, count in parts:
+            first = row.table.computed
+            spans.append(Span(len(ids), count, first, self._slots(row, first + count)))
+            ids += row.tokens[first : first + count]
+            positions += range(first, first + count)
+            if first + count == len(row.tokens):
+                wanted.append(len(ids) - 1)
+            if generation.encoded is not None:
+                if sources and sources[-1][0] is generation.encoded:
+                    sources[-1] = (generation.encoded, sources[-1][1] + count)
+                else:
+                    sources.append((generation.encoded, count))
+        attention = StepAttention(self._store, spans)
+        step = Step(
+            torch.tensor(ids),
+            torch.tensor(positions),
+            attention,
+            torch.tensor(wanted, dtype=torch.long),
+            tuple(sources),
+        )
+        return self._generator.step(step)
+
+    def _slots(self, row: Row, count: int) -> Tensor:
+        size = self.pool.block_size
+        blocks = torch.tensor(row.table.blocks)
+        return (blocks[:, None] * size + torch.arange(size)).flatten()[:count]
+
+    def _advance(self, parts: Sequence[tuple[Generation, Row, int]], logits: Tensor) -> None:
+        ready: dict[int, int] = {}  # row -> its place in the logits
+        for _, row, count in parts:
+            row.table.computed += count
+            if row.table.computed == len(row.tokens):
+                ready[id(row)] = len(ready)
+        best = logits.argmax(-1).tolist()
+        finite = torch.isfinite(logits).any(-1) & ~torch.isnan(logits).any(-1)
+        for generation in list(dict.fromkeys(generation for generation, _, _ in parts)):
+            search = generation.search
+            assert search is not None
+            if generation.source is None:
+                for row in search.rows:
+                    self.pool.publish(row.table, row.tokens[: row.prompt])
+            places = [ready[id(row)] for row in search.rows if id(row) in ready]
+            if len(places) < len(search.rows) or not places:
+                continue  # a prompt, or some rows of it, are still being computed
+            if not bool(finite[places].all()):
+                self._running.remove(generation)
+                self._end(generation, NonfiniteOutput("the model returned NaN or infinity for this input"))
+                continue
+            emitted = search.consume(logits[places], [best[place] for place in places], self)
+            if emitted and not generation.aborted:
+                generation.on_tokens(emitted)
+            if search.done:
+                self._running.remove(generation)
+                self._end(generation, search.outputs())
+
+    def _fail(self, parts: Sequence[tuple[Generation, Row, int]], error: Exception) -> None:
+        """A step that raises ends the generations that were in it."""
+        logger.error("a step of %d rows failed", len(parts), exc_info=error)
+        for generation in dict.fromkeys(generation for generation, _, _ in parts):
+            self._running.remove(generation)
+            self._end(generation, InternalError(f"the model failed on this input ({type(error).__name__})"))
