@@ -92,17 +92,18 @@ class BeamSearch:
         for group in self._groups:
             if not group.open:
                 continue
-            going_on = self._advance(group, logprobs, logits, chosen_before)
+            going_on, tokens = self._advance(group, logprobs, logits, chosen_before)
             group.places = list(range(len(continued), len(continued) + len(going_on)))
             continued += going_on
-            chosen_before += [token for _, token in going_on]
+            chosen_before += tokens
         self._continue(continued, logits, rows)
         return []
 
     def _advance(
         self, group: _Group, logprobs: Tensor, logits: Tensor, chosen_before: list[int]
-    ) -> list[tuple[int, int]]:
-        """Choose a group's continuations and note what ends. Returns (place, token) of those that go on."""
+    ) -> tuple[list[tuple[int, int]], list[int]]:
+        """Choose a group's continuations and note what ends. Returns (place, token) of those that go on, and the tokens
+        that later groups are to avoid: theirs, or those of the best when all end."""
         scores = logprobs[group.places]
         if chosen_before and self._options.diversity:
             counts = torch.bincount(torch.tensor(chosen_before), minlength=scores.shape[1])
@@ -124,7 +125,8 @@ class BeamSearch:
         self._decide(group, length, all(reason is not None for reason in ending))
         if not going_on:
             group.open = False
-        return [(place, token) for _, place, token in going_on] if group.open else []
+        tokens = [token for _, _, token in going_on or candidates[: self._width]]
+        return [(place, token) for _, place, token in going_on] if group.open else [], tokens
 
     def _reason(self, place: int, token: int) -> FinishReason | None:
         generated = [*self.rows[place].generated, token]
