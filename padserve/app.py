@@ -22,6 +22,7 @@ from padserve.errors import ConfigError, Draining
 from padserve.http.auth import read_api_keys
 from padserve.http.build import build_app
 from padserve.http.listen import bound
+from padserve.models.generators.load import LoadedGenerator
 from padserve.models.loaded import LoadedModel
 from padserve.service.catalog import check_models
 from padserve.service.engine import Engine
@@ -101,20 +102,28 @@ def create_runtime(
     return runtime
 
 
-def load_served(model: ModelConfig) -> LoadedModel:
+def load_served(model: ModelConfig) -> LoadedModel | LoadedGenerator:
     """Load a model and settle its tasks, on the machine's best device."""
     from dataclasses import replace
 
     import torch
     from transformers.utils import logging as transformers_logging
 
+    from padserve.models.checkpoint import read_checkpoint
+    from padserve.models.generators.load import load_generator
     from padserve.models.load import load_model
     from padserve.service.catalog import with_tasks
 
     transformers_logging.disable_progress_bar()
     transformers_logging.disable_default_handler()
     transformers_logging.enable_propagation()
-    loaded = load_model(model, torch.device("cuda:0" if torch.cuda.is_available() else "cpu"))
+    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    checkpoint = read_checkpoint(model)
+    loaded: LoadedModel | LoadedGenerator
+    if checkpoint.head in ("causal-lm", "seq2seq-lm"):
+        loaded = load_generator(model, checkpoint, device)
+    else:
+        loaded = load_model(model, device)
     return replace(loaded, spec=with_tasks(loaded.spec, model))
 
 

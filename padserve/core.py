@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-Head = Literal["masked-lm", "sequence-classification", "token-classification", "embedding"]
+Head = Literal["masked-lm", "sequence-classification", "token-classification", "embedding", "causal-lm", "seq2seq-lm"]
 Priority = Literal["interactive", "bulk"]
 Activation = Literal["softmax", "sigmoid", "none"]
 Int64Array = npt.NDArray[np.int64]
@@ -70,6 +70,7 @@ class ModelSpec:
     function_to_apply: Activation | None = None  # the checkpoint's own wish for /classify
     rerank_activation: Activation | None = None  # the checkpoint's own wish for /rerank; None: sigmoid for one label
     embedding: EmbeddingSpec | None = None
+    generation: "GenerationSpec | None" = None
     default: bool = False
 
 
@@ -120,3 +121,87 @@ class Timings:
 class Usage:
     input_tokens: int = 0
     output_tokens: int | None = None  # None where nothing is generated
+
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDetails:
+    """A token that was chosen, and the most likely ones in its place, best first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A finished output. ``tokens``: generated ones only, the end token included. ``score``: of a beam."""
+
+    tokens: tuple[int, ...]
+    reason: FinishReason
+    score: float | None = None
+    details: tuple[TokenDetails, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A token of output ``index``, as soon as it is certain."""
+
+    index: int
+    token_id: int
+    details: TokenDetails | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOptions:
+    """How one input is to be continued, every default settled. ``prompt``: what the decoder starts with."""
+
+    prompt: tuple[int, ...]
+    source: tuple[int, ...] | None = None  # what the encoder reads, None for decoders
+    max_new_tokens: int = 256
+    min_new_tokens: int = 0
+    end_ids: frozenset[int] = frozenset()  # the end tokens that the checkpoint has
+    stop_ids: frozenset[int] = frozenset()  # and those that the request adds
+    stop: tuple[str, ...] = ()
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    patience: float = 1.0
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    suppress_tokens: tuple[int, ...] = ()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSpec:
+    """What a generating model says of itself. ``window``: tokens that a sequence may have, None for no limit."""
+
+    is_seq2seq: bool
+    window: int | None
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # the checkpoint's generation_config
+    languages: tuple[str, ...] = ()

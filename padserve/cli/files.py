@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -60,7 +60,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """A stream stays open: a thread may be waiting for it for ever."""
+        """Close the file, without waiting for a thread that reads it."""
         ...
 
 
@@ -94,17 +94,17 @@ def is_stream(path: str) -> bool:
 def open_source(path: str, kind: str, max_row_bytes: int) -> Source:
     """Errors: `ConfigError` for a file that is missing or not of this format."""
     try:
-        # A descriptor of its own: a thread that waits for input would hold the lock of `sys.stdin` at exit.
-        stream = os.fdopen(os.dup(sys.stdin.fileno()) if path == STANDARD else os.open(path, os.O_RDONLY), "rb")
+        # Unbuffered: a thread that waits for more of a stream then holds no lock that closing and exit wait for.
+        file = io.FileIO(os.dup(sys.stdin.fileno()) if path == STANDARD else path)
     except OSError as error:
         raise ConfigError(f"--input {path!r}: cannot be read: {error.strerror}") from error
-    total = None if is_stream(path) else os.fstat(stream.fileno()).st_size
+    total = None if is_stream(path) else os.fstat(file.fileno()).st_size
     try:
         if kind == "parquet":
-            return ParquetSource(path, stream)
-        return CsvSource(path, stream, total) if kind == "csv" else JsonlSource(path, stream, total, max_row_bytes)
+            return ParquetSource(path, file)
+        return CsvSource(path, file, total) if kind == "csv" else JsonlSource(path, file, total, max_row_bytes)
     except ConfigError:
-        stream.close()
+        file.close()
         raise
 
 
@@ -115,10 +115,10 @@ class Anything(msgspec.Struct):
 class JsonlSource:
     """``max_row_bytes``: a longer line is an error in its place, and is never held whole."""
 
-    def __init__(self, path: str, stream: io.BufferedReader, total: int | None, max_row_bytes: int) -> None:
+    def __init__(self, path: str, file: io.FileIO, total: int | None, max_row_bytes: int) -> None:
         self.columns: tuple[str, ...] | None = None
         self.total = total
-        self._path, self._stream, self._max_bytes = path, stream, max_row_bytes
+        self._path, self._raw, self._max_bytes = path, file, max_row_bytes
         self._errors = BodyDecoder(Anything)
 
     def blocks(self, first: int, wanted: Collection[str]) -> Iterator[Block]:
@@ -134,8 +134,7 @@ class JsonlSource:
             yield Block(rows, position)
 
     def close(self) -> None:
-        if self.total is not None:
-            self._stream.close()
+        self._raw.close()
 
     def _lines(self) -> Iterator[tuple[list[bytes], int]]:
         """The lines that end in what one read gives, and how many bytes have been read. Long ones are cut."""
@@ -152,7 +151,7 @@ class JsonlSource:
 
     def _read(self) -> bytes:
         try:
-            return self._stream.read1(READ_BYTES)
+            return self._raw.read(READ_BYTES) or b""
         except OSError as error:
             raise BrokenFile(f"cannot read {self._path!r}: {error.strerror}") from error
 
@@ -176,11 +175,11 @@ class JsonlSource:
 class CsvSource:
     """The first record names the columns. Bytes that are no UTF-8 become lone surrogates, an error of their row."""
 
-    def __init__(self, path: str, stream: IO[bytes], total: int | None) -> None:
+    def __init__(self, path: str, file: io.FileIO, total: int | None) -> None:
         csv.field_size_limit(MAX_CELL)
         self.total = total
-        self._path, self._stream = path, stream
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        self._path, self._raw = path, file
+        text = io.TextIOWrapper(io.BufferedReader(file), encoding="utf-8-sig", errors="surrogateescape", newline="")
         self._reader = csv.reader(text)
         try:
             header = tuple(next(self._records(), ()))
@@ -197,11 +196,10 @@ class CsvSource:
         kept = itertools.islice(records, first, None)
         while block := list(itertools.islice(kept, ROWS_A_BLOCK)):
             rows = [Row(index, self._record(cells), sum(map(len, cells))) for index, cells in block]
-            yield Block(rows, 0 if self.total is None else self._stream.tell())
+            yield Block(rows, 0 if self.total is None else self._raw.tell())
 
     def close(self) -> None:
-        if self.total is not None:
-            self._stream.close()
+        self._raw.close()
 
     def _records(self) -> Iterator[list[str]]:
         try:
@@ -221,18 +219,18 @@ class CsvSource:
 class ParquetSource:
     """Read by row groups; those that hold nothing wanted are not touched. A null is an absent field."""
 
-    def __init__(self, path: str, stream: IO[bytes]) -> None:
+    def __init__(self, path: str, file: io.FileIO) -> None:
         try:
             import pyarrow
             import pyarrow.parquet
         except ImportError as error:
             raise ConfigError("Parquet needs the package pyarrow: pip install 'padserve[batch]'") from error
         try:
-            self._file = pyarrow.parquet.ParquetFile(stream)
+            self._file = pyarrow.parquet.ParquetFile(io.BufferedReader(file))
         except (pyarrow.ArrowException, OSError) as error:
             raise ConfigError(f"--input {path!r}: not a Parquet file: {_one_line(error)}") from error
         self._failures = (pyarrow.ArrowException, OSError)
-        self._path, self._stream = path, stream
+        self._path, self._raw = path, file
         self.columns: tuple[str, ...] | None = tuple(self._file.schema_arrow.names)
         self.total: int | None = self._file.metadata.num_rows
 
@@ -251,7 +249,7 @@ class ParquetSource:
 
     def close(self) -> None:
         self._file.close()
-        self._stream.close()
+        self._raw.close()
 
     def _groups_from(self, first: int) -> tuple[list[int], int]:
         """The row groups from the one that holds row ``first`` on, and the index of their first row."""

@@ -40,7 +40,7 @@ class Line(msgspec.Struct, frozen=True):
     """What is looked at of a line that was written before."""
 
     row: int
-    error: msgspec.Raw | None = None
+    error: dict[str, str] | None = None
 
 
 class Output:

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from padserve.attention.cached import KVStore, Span, StepAttention
+from padserve.core import Emitted, Generated
 from padserve.errors import DeadlineExceeded, InternalError, NonfiniteOutput, PadserveError
 from padserve.generate.blocks import BlockPool, OutOfBlocks
 from padserve.generate.search.base import Search, free_all
-from padserve.generate.sequence import Emitted, Generated, Row
+from padserve.generate.sequence import Row
 from padserve.models.generators.base import Generator, Source, Step
 
 logger = logging.getLogger(__name__)

@@ -1,27 +1,10 @@
-"""One sequence that is being generated, and what a generation asks for and gives."""
+"""One sequence that is being generated, and when it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
+from padserve.core import FinishReason, TokenDetails
 from padserve.generate.blocks import Table
-
-FinishReason = Literal["stop", "length"]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    token_id: int
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
-class TokenDetails:
-    """A token that was chosen, and the most likely ones in its place, best first."""
-
-    token_id: int
-    logprob: float
-    top: tuple[TokenLogprob, ...]
 
 
 @dataclass(slots=True)
@@ -42,25 +25,6 @@ class Row:
     def pending(self) -> list[int]:
         """Tokens whose keys and values are still to be computed."""
         return self.tokens[self.table.computed :]
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """A finished output. ``tokens``: generated ones only, the end token included. ``score``: of a beam."""
-
-    tokens: tuple[int, ...]
-    reason: FinishReason
-    score: float | None = None
-    details: tuple[TokenDetails, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """A token of output ``index``, as soon as it is certain."""
-
-    index: int
-    token_id: int
-    details: TokenDetails | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.types import Scope
 
 from padserve.errors import InternalError, MethodNotAllowed, PadserveError, Unauthorized, UnknownRoute
 from padserve.http.exchange import exchange_of
@@ -85,9 +86,19 @@ def _respond(
     extra: dict[str, Any],
     headers: dict[str, str],
 ) -> Response[bytes]:
-    exchange = exchange_of(request.scope)
+    members = _members(request.scope, status, code, title, detail, extra)
+    return Response(_encode(members), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def problem_of(error: PadserveError, scope: Scope) -> dict[str, Any]:
+    """The members of an error's problem object, for where it is no reply of its own."""
+    return _members(scope, error.status, error.code, error.title, error.message, error.extra)
+
+
+def _members(scope: Scope, status: int, code: str, title: str, detail: str, extra: dict[str, Any]) -> dict[str, Any]:
+    exchange = exchange_of(scope)
     exchange.error_code = code
-    members = {
+    return {
         **extra,
         "type": f"urn:padserve:error:{code}",
         "title": title,
@@ -96,7 +107,6 @@ def _respond(
         "code": code,
         "request_id": exchange.request_id,
     }
-    return Response(_encode(members), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def _encode(members: dict[str, Any]) -> bytes:

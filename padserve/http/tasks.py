@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.response import Stream
 from litestar.types import Scope
 
 from padserve.core import Timings
@@ -13,8 +14,10 @@ from padserve.http.body import BodyDecoder, check_media_type, read_body
 from padserve.http.disconnect import while_connected
 from padserve.http.exchange import Exchange, exchange_of, header
 from padserve.http.openapi import OPERATION, Operation
+from padserve.http.sse import stream_response
 from padserve.service.service import Reply, RequestContext, Service
 from padserve.tasks.base import Task
+from padserve.tasks.generating import GeneratingTask
 
 MAX_TIMEOUT_MS = 86_400_000
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
@@ -25,7 +28,7 @@ def make_task_route(task: Task[Any], service: Service, max_body_bytes: int) -> H
     """``max_body_bytes``: larger request bodies are refused."""
     decoder = BodyDecoder(task.request_type)
 
-    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes] | Stream:
         scope, receive = request.scope, request.receive
         exchange = exchange_of(scope)
         exchange.task = task.name
@@ -34,6 +37,8 @@ def make_task_route(task: Task[Any], service: Service, max_body_bytes: int) -> H
         decoded = decoder.decode(await read_body(scope, receive, max_body_bytes))
         exchange.model = decoded.model or ""
         context = RequestContext(exchange.request_id, exchange.received_at, timeout_ms)
+        if isinstance(task, GeneratingTask) and decoded.stream:
+            return await stream_response(service.stream(task, decoded, context), scope, receive, exchange)
         reply = await while_connected(service.run(task, decoded, context), receive)
         return task_response(reply, exchange)
 

@@ -8,6 +8,7 @@ from typing import Any
 from padserve.config.structs import ModelConfig
 from padserve.core import Activation, EmbeddingSpec, Head, ModelSpec
 from padserve.errors import ConfigError
+from padserve.models.generators.table import GENERATORS, find_generator
 from padserve.starter.table import resolve_source
 
 HEAD_SUFFIXES: dict[str, Head] = {
@@ -18,6 +19,7 @@ HEAD_SUFFIXES: dict[str, Head] = {
     "ForTokenClassification": "token-classification",
     "Model": "embedding",
 }
+GENERATING_SUFFIXES = ("ForConditionalGeneration", "MTModel", "LMHeadModel", "ForCausalLM")
 TASK_HEADS: dict[str, Head] = {
     "fill-mask": "masked-lm",
     "classify": "sequence-classification",
@@ -109,7 +111,7 @@ def _head(model: ModelConfig, architecture: str, sentence_modules: bool, config:
         natural = "embedding"
     embeds = sentence_modules or wanted == {"embedding"}
     if _generates(architecture, natural, config, embeds):
-        raise ConfigError(f"models.{model.name}: {architecture} generates text; this version serves encoders only")
+        return _generating_head(model, architecture, config, wanted)
     head = next(iter(wanted), natural)
     if head is None:
         known = ", ".join(f"…{suffix}" for suffix in HEAD_SUFFIXES)
@@ -125,6 +127,20 @@ def _head(model: ModelConfig, architecture: str, sentence_modules: bool, config:
             'embeddings of use. Serve it with tasks = ["rerank"]'
         )
     return head
+
+
+def _generating_head(model: ModelConfig, architecture: str, config: Any, wanted: set[Head]) -> Head:
+    """Errors: `ConfigError` for encoder tasks, for a decoder without its head, and for a family that is not served."""
+    if wanted:
+        raise ConfigError(f"models.{model.name}: {architecture} has no {next(iter(wanted))} head; it generates text")
+    if not architecture.endswith(GENERATING_SUFFIXES):
+        raise ConfigError(f"models.{model.name}: {architecture} generates text, but has no language-modelling head")
+    if find_generator(config.model_type) is None:
+        served = ", ".join(GENERATORS)
+        raise ConfigError(
+            f"models.{model.name}: {config.model_type} generates text; of such models are served: {served}"
+        )
+    return "seq2seq-lm" if config.is_encoder_decoder else "causal-lm"
 
 
 def _generates(architecture: str, natural: Head | None, config: Any, embeds: bool) -> bool:

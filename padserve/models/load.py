@@ -62,7 +62,10 @@ class _Loading:
 
 
 def load_model(model: ModelConfig, device: torch.device) -> LoadedModel:
-    """Load ``model`` onto ``device``. Errors: `ConfigError`, also when no allowed way of running passes the check."""
+    """Load a model that encodes onto ``device``.
+
+    Errors: `ConfigError`, also when no allowed way of running passes the check.
+    """
     return load_fastest(model, device, _load) if model.dtype == "auto" else _load(model, device)
 
 

@@ -19,11 +19,19 @@ from padserve.batching.workers import Supervision, WorkerPool
 from padserve.config.structs import ModelConfig
 from padserve.core import ModelSpec
 from padserve.errors import DeadlineExceeded, Draining, EngineDown, PadserveError, UnknownModel
+from padserve.generate.blocks import BlockPool
+from padserve.generate.engine import GenerationEngine
+from padserve.generate.worker import GenerationWorker
 from padserve.models.agreement import Agreement
+from padserve.models.generators.load import LoadedGenerator
 from padserve.models.loaded import LoadedModel
 from padserve.telemetry.metrics import Metrics
+from padserve.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+CACHE_TOKENS = 32_768
+"""Tokens whose keys and values a generating model's cache holds."""
+BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +42,37 @@ class Served:
     target_tokens: int
 
 
+Loaded = LoadedModel | LoadedGenerator
+
+
+@dataclass(frozen=True, slots=True)
+class Generating:
+    """A generating model in service."""
+
+    loaded: LoadedGenerator
+    worker: GenerationWorker
+
+    def live(self) -> dict[str, Any]:
+        engine = self.worker.engine
+        return {
+            "why": self.loaded.why,
+            "deviation": self.loaded.load_error,
+            "running": engine.running,
+            "waiting": engine.waiting,
+            "block_size": engine.pool.block_size,
+            "blocks": engine.pool.num_blocks - 1,
+            "blocks_used": engine.pool.used,
+            "blocks_cached": engine.pool.cached,
+        }
+
+
 class Engine:
     """``load`` loads one model; it runs in a thread of its own, so that health answers meanwhile."""
 
     def __init__(
         self,
         models: Sequence[ModelConfig],
-        load: Callable[[ModelConfig], LoadedModel],
+        load: Callable[[ModelConfig], Loaded],
         placement: Placement,
         metrics: Metrics,
         on_fatal: Callable[[BaseException], None],
@@ -49,6 +81,7 @@ class Engine:
         self._configs, self._load, self.placement, self._metrics = tuple(models), load, placement, metrics
         self._on_fatal = on_fatal
         self._served: dict[str, Served] = {}
+        self._generating: dict[str, Generating] = {}
         self._runs: dict[str, Run] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.queue = BatchQueue(metrics, partial(self._post, self._expire))
@@ -91,6 +124,10 @@ class Engine:
                 return
             started = time.perf_counter()
             loaded = self._load(config)
+            if isinstance(loaded, LoadedGenerator):
+                self._serve_generator(config, loaded)
+                logger.info("model %s ready in %.1f s: %s", config.name, time.perf_counter() - started, loaded.why)
+                continue
             target = measure_target_tokens(loaded)
             self._serve(config, Served(loaded, target))
             logger.info(
@@ -116,19 +153,49 @@ class Engine:
         self._runs[spec.name] = served.loaded.run
         self._served[spec.name] = served
 
-    def model(self, name: str) -> LoadedModel:
-        return self._served[name].loaded
+    def _serve_generator(self, config: ModelConfig, loaded: LoadedGenerator) -> None:
+        pool = BlockPool(CACHE_TOKENS // BLOCK_SIZE, BLOCK_SIZE)
+        worker = GenerationWorker(
+            config.name,
+            GenerationEngine(loaded.generator, pool),
+            partial(set_threads, self.placement.threads),
+            lambda tokens: None,
+        )
+        worker.start()
+        self._generating[config.name] = Generating(loaded, worker)
+
+    def tokenizer(self, name: str) -> Tokenizer:
+        return self._loaded()[name].tokenizer
+
+    def worker(self, name: str) -> GenerationWorker:
+        """The thread that generates with a model."""
+        return self._generating[name].worker
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call in the event loop's thread; call it from any."""
+        self._post(callback, *args)
+
+    def _loaded(self) -> dict[str, Loaded]:
+        found: dict[str, Loaded] = {}
+        for name in self.names:
+            served = self._served.get(name) or self._generating.get(name)
+            if served is not None:
+                found[name] = served.loaded
+        return found
 
     def specs(self) -> list[ModelSpec]:
-        return [served.loaded.spec for served in list(self._served.values())]
+        return [loaded.spec for loaded in self._loaded().values()]
 
     def spec_named(self, name: str) -> ModelSpec:
-        if name not in self._served:
+        loaded = self._loaded().get(name)
+        if loaded is None:
             raise UnknownModel(f"no model is named {name!r}; served are {', '.join(self.names) or 'none'}")
-        return self._served[name].loaded.spec
+        return loaded.spec
 
     def live(self, name: str) -> dict[str, Any]:
         """Counters and choices of a model for operators."""
+        if name in self._generating:
+            return self._generating[name].live()
         served, (depth, tokens) = self._served[name], self.queue.depth(name)
         return {
             "buckets": list(self.queue.edges(name)),
@@ -147,10 +214,11 @@ class Engine:
         """Why the engine is not ready; empty when it is."""
         if self._fatal is not None:
             return [self._fatal]
-        loading = [name for name in self.names if name not in self._served]
+        loading = [name for name in self.names if name not in self._served and name not in self._generating]
         if loading:
             return [f"model {name} is loading" for name in loading]
-        return self._workers.complaints()
+        dead = [name for name, generating in self._generating.items() if not generating.worker.alive]
+        return [*(f"the generation worker of {name} died" for name in dead), *self._workers.complaints()]
 
     def seconds_to_clear(self) -> float:
         return self.queue.seconds_to_clear() / self.placement.workers
@@ -160,6 +228,8 @@ class Engine:
         self._stopping = True
         self.queue.close()
         self.fail_waiting(Draining("the server shut down before this request was run"))
+        for generating in self._generating.values():
+            generating.worker.stop(Draining("the server shut down before this text was finished"), timeout_s)
         self._workers.stop(timeout_s)
 
     def _post(self, callback: Callable[..., None], *args: Any) -> None:

@@ -8,7 +8,7 @@ Every accepted request ends in exactly one of: a reply, an error, a cancellation
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,8 +27,10 @@ from padserve.errors import (
 from padserve.service.catalog import select
 from padserve.service.deadline import deadline_of
 from padserve.service.engine import Engine
+from padserve.service.outputs import Outputs
 from padserve.service.readiness import Readiness
 from padserve.tasks.base import Finished, ItemError, Plan, Result, Task, TaskRequest, Unit
+from padserve.tasks.generating import GeneratingRequest, GeneratingTask, TokenEvent
 from padserve.telemetry.metrics import Metrics
 from padserve.text.pool import TokenizerPool
 
@@ -96,6 +98,8 @@ class Service:
         self._refuse_when_full(0)
         timings = Timings()
         plan = await self._plan(task, request, spec, timings)
+        if isinstance(task, GeneratingTask) and isinstance(request, GeneratingRequest):
+            return await self._generate(task, request, spec, plan, deadline, timings)
         outputs = await self._compute(spec, request, plan, deadline, timings)
         finished = await self._finish(task, request, spec, plan, outputs, timings)
         ran = _tokens_run(plan, outputs)
@@ -105,13 +109,91 @@ class Service:
 
     async def _plan(self, task: Task[Any], request: TaskRequest, spec: ModelSpec, timings: Timings) -> Plan:
         started = time.perf_counter()
-        tokenizer = self._engine.model(spec.name).tokenizer
+        tokenizer = self._engine.tokenizer(spec.name)
         plan = await self._tokenizers.run(task.plan, request, spec, tokenizer)
         timings.tokenize_s = time.perf_counter() - started
         self._metrics.tokenized(spec.name, timings.tokenize_s)
         if not plan.units:
             raise EmptyInputs("the list of inputs is empty; give at least one")
         return plan
+
+    async def _generate(
+        self,
+        task: GeneratingTask[Any],
+        request: GeneratingRequest,
+        spec: ModelSpec,
+        plan: Plan,
+        deadline: float,
+        timings: Timings,
+    ) -> Reply:
+        tokenizer = self._engine.tokenizer(spec.name)
+        asks = [unit.state for unit in plan.units if isinstance(unit, Unit)]
+        self._refuse_when_full(sum(ask.input_tokens for ask in asks))
+        streams = [Outputs(self._engine, spec.name, ask, tokenizer, deadline) for ask in asks]
+        try:
+            for stream in streams:
+                stream.start()
+            generated = iter([await stream.end() for stream in streams])
+        except BaseException:
+            for stream in streams:
+                stream.abort()
+            raise
+        results: list[Result | PadserveError] = []
+        output_tokens = 0
+        for unit in plan.units:
+            outcome = unit if isinstance(unit, PadserveError) else next(generated)
+            if isinstance(outcome, PadserveError) or isinstance(unit, PadserveError):
+                results.append(outcome)  # type: ignore[arg-type]
+                continue
+            output_tokens += sum(len(output.tokens) for output in outcome)
+            results.append(await self._tokenizers.run(task.result, request, unit.state, outcome, tokenizer))
+        finished = Finished(results, isinstance(request.inputs, list))
+        usage = Usage(sum(ask.input_tokens for ask in asks), output_tokens)
+        self._metrics.tokens_in(spec.name, usage.input_tokens)
+        self._metrics.tokens_out(spec.name, output_tokens)
+        return Reply(spec.name, _entries(finished), usage, timings)
+
+    async def stream(
+        self, task: GeneratingTask[Any], request: GeneratingRequest, context: RequestContext
+    ) -> AsyncIterator[TokenEvent | Reply]:
+        """Serve one input, its tokens as they come and the whole reply last. Closing the iterator ends the work.
+
+        Errors: `PadserveError`, before the first event or in place of one.
+        """
+        self._check_open()
+        spec = select(self._engine.specs(), task.name, request.model, self._engine.names)
+        self._in_flight += 1
+        self._idle.clear()
+        stream: Outputs | None = None
+        try:
+            deadline = deadline_of(request, context.received_at, context.timeout_ms)
+            self._refuse_when_full(0)
+            timings = Timings()
+            plan = await self._plan(task, request, spec, timings)
+            unit = plan.units[0]
+            if isinstance(unit, PadserveError):
+                raise unit
+            ask, tokenizer = unit.state, self._engine.tokenizer(spec.name)
+            self._refuse_when_full(ask.input_tokens)
+            stream = Outputs(self._engine, spec.name, ask, tokenizer, deadline)
+            stream.start()
+            async for event in stream.events():
+                yield event
+            outcome = await stream.end()
+            if isinstance(outcome, PadserveError):
+                raise outcome
+            result = await self._tokenizers.run(task.result, request, ask, outcome, tokenizer)
+            usage = Usage(ask.input_tokens, sum(len(output.tokens) for output in outcome))
+            self._metrics.tokens_in(spec.name, ask.input_tokens)
+            self._metrics.tokens_out(spec.name, usage.output_tokens or 0)
+            yield Reply(spec.name, [result], usage, timings)
+            stream = None
+        finally:
+            if stream is not None:
+                stream.abort()
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self._idle.set()
 
     async def _compute(
         self, spec: ModelSpec, request: TaskRequest, plan: Plan, deadline: float, timings: Timings

@@ -16,6 +16,8 @@ TASKS: dict[str, tuple[str, str]] = {
     "rerank": ("rerank", "Rerank"),
     "similarity": ("similarity", "Similarity"),
     "tokenize": ("tokenize", "Tokenize"),
+    "generate": ("generate", "Generate"),
+    "translate": ("translate", "Translate"),
 }
 
 

@@ -1,8 +1,9 @@
 """/tokenize: token ids, strings and offsets. Every model serves it; nothing is run."""
 
 from collections.abc import Sequence
+from typing import get_args
 
-from padserve.core import ModelSpec, Output
+from padserve.core import Head, ModelSpec, Output
 from padserve.errors import PadserveError
 from padserve.tasks.base import (
     Finished,
@@ -40,7 +41,7 @@ class TokenizeResult(Result, frozen=True, kw_only=True):
 class Tokenize(Task[TokenizeRequest]):
     name = "tokenize"
     summary = "Token ids, strings and offsets"
-    heads = frozenset({"masked-lm", "sequence-classification", "token-classification", "embedding"})
+    heads = frozenset(get_args(Head))
     request_type = TokenizeRequest
     result_type = TokenizeResult
 

@@ -31,6 +31,8 @@ ROBERTA_LIKE |= {"longformer", "mpnet", "ibert", "mra"}
 TEXT = """the quick brown fox jumps over a lazy dog while seven wizards mix their potion in an old iron pot
 every sequence attends within itself so that no neighbour in the stream can change what another one gives"""
 
+WORDS = TEXT.split()
+
 MakeCheckpoint = Callable[..., Path]
 Load = Callable[..., LoadedModel]
 

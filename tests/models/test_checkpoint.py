@@ -76,24 +76,37 @@ def test_a_decoder_may_embed(architecture: str, folder: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "architecture"),
+    ("model_type", "architecture", "head"),
     [
-        ("gpt2", "GPT2LMHeadModel"),
-        ("flaubert", "FlaubertForCausalLM"),
-        ("llama", "LlamaForCausalLM"),
-        ("qwen3", "Qwen3ForCausalLM"),
-        ("bert", "BertLMHeadModel"),
-        ("xlnet", "XLNetLMHeadModel"),
-        ("t5", "T5ForConditionalGeneration"),
-        ("t5", "T5Model"),
-        ("bart", "BartForConditionalGeneration"),
-        ("bart", "BartModel"),
-        ("marian", "MarianMTModel"),
-        ("m2m_100", "M2M100ForConditionalGeneration"),
+        ("gpt2", "GPT2LMHeadModel", "causal-lm"),
+        ("llama", "LlamaForCausalLM", "causal-lm"),
+        ("qwen3", "Qwen3ForCausalLM", "causal-lm"),
+        ("t5", "T5ForConditionalGeneration", "seq2seq-lm"),
+        ("bart", "BartForConditionalGeneration", "seq2seq-lm"),
+        ("marian", "MarianMTModel", "seq2seq-lm"),
+        ("m2m_100", "M2M100ForConditionalGeneration", "seq2seq-lm"),
     ],
 )
-def test_what_generates_is_refused(model_type: str, architecture: str, folder: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"models\.m: {architecture} generates text"):
+def test_what_generates(model_type: str, architecture: str, head: str, folder: Any) -> None:
+    path = folder(model_type, architecture)
+    assert read(path).head == head
+    assert read(path, "generate").head == head
+    with pytest.raises(ConfigError, match=r"has no sequence-classification head; it generates text"):
+        read(path, "classify")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "message"),
+    [
+        ("flaubert", "FlaubertForCausalLM", "flaubert generates text; of such models are served: bart, "),
+        ("bert", "BertLMHeadModel", "bert generates text"),
+        ("xlnet", "XLNetLMHeadModel", "xlnet generates text"),
+        ("t5", "T5Model", "no language-modelling head"),
+        ("bart", "BartModel", "no language-modelling head"),
+    ],
+)
+def test_what_generates_and_is_not_served(model_type: str, architecture: str, message: str, folder: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"models\.m: .*{message}"):
         read(folder(model_type, architecture))
 
 

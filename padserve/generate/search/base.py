@@ -5,7 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from padserve.generate.sequence import Emitted, Generated, Row
+from padserve.core import Emitted, Generated
+from padserve.generate.sequence import Row
 
 StopsText = Callable[[Sequence[int]], bool]
 """Whether the text of generated tokens holds a stop string."""

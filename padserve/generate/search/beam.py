@@ -12,9 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from padserve.core import Emitted, FinishReason, Generated, TokenDetails
 from padserve.generate.search.base import Rows, Rules, StopsText
 from padserve.generate.search.plain import details_of
-from padserve.generate.sequence import Emitted, FinishReason, Generated, Limits, Row, TokenDetails
+from padserve.generate.sequence import Limits, Row
 
 NEVER = -1.0e9
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from padserve.core import Emitted, Generated, TokenDetails, TokenLogprob
 from padserve.generate.search.base import Rows, Rules, StopsText
-from padserve.generate.sequence import Emitted, Generated, Limits, Row, TokenDetails, TokenLogprob
+from padserve.generate.sequence import Limits, Row
 
 Choose = Callable[[Tensor], int]
 """From a row's scores ``[vocab]`` to a token."""
