@@ -93,10 +93,12 @@ def describe(model: ModelConfig) -> ModelFacts:
     limit = max_length(checkpoint.config, checkpoint.sentence_max_length or tokenizer.model_max_length, offset)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     spec = with_tasks(draft_spec(checkpoint, model, device, limit), model)
-    if model.batching == "padded" or family is None:
+    if spec.head in ("causal-lm", "seq2seq-lm"):
+        batching, why = "packed", "one continuous batch; its logits are checked against the stock model's at load"
+    elif model.batching == "padded" or family is None:
         batching, why = "padded", "padded in length buckets; by equal lengths if padding changes its results"
     else:
         batching, why = "packed", "packed if that equals the stock model run alone, which is checked at load"
-    if family is None and model.batching != "padded":
+    if family is None and model.batching != "padded" and batching == "padded":
         why = f"{checkpoint.config.model_type} has no packed family; {why}"
     return ModelFacts(spec.architecture, spec.family, spec.head, spec.tasks, spec.max_length, spec.dtype, batching, why)

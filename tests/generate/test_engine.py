@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from padserve.core import Emitted, Generated
 from padserve.errors import DeadlineExceeded, InternalError, NonfiniteOutput, PadserveError
 from padserve.generate.blocks import BlockPool
 from padserve.generate.engine import EngineLimits, Generation, GenerationEngine
 from padserve.generate.search.base import Search
 from padserve.generate.search.beam import BeamOptions, BeamSearch
 from padserve.generate.search.plain import PlainSearch
-from padserve.generate.sequence import Emitted, Generated, Limits, Row
+from padserve.generate.sequence import Limits, Row
 from tests.generate.models import CAUSAL, SEQ2SEQ, VOCAB, Made, make
 
 BLOCK = 16
