@@ -38,7 +38,7 @@ def test_help_names_what_can_be_given(capsys: pytest.CaptureFixture[str], comman
         main([*command, "--help"])
     assert ended.value.code == 0
     output = capsys.readouterr().out
-    for word in ("--model", "--port", "--dtype", "--uds") if command else ("serve", "models", "doctor"):
+    for word in ("--model", "--port", "--dtype", "--uds") if command else ("serve", "run", "models", "doctor"):
         assert word in output
 
 
@@ -81,10 +81,10 @@ def test_doctor_says_what_will_be_used_and_why(capsys: pytest.CaptureFixture[str
         (["serve", "--port", "70000"], "server.port"),
         (["serve", "--model", "embed="], "TASK=SOURCE"),
         (["serve", "--model"], "--model: expected one argument"),
-        (["serve", "--dtype", "int8"], "not supported yet; use float32 or bfloat16"),
+        (["serve", "--dtype", "int1"], "choose from float32, bfloat16, float16, int8, auto"),
         (["serve", "--host", "--port"], "--host"),
-        (["frobnicate"], "'serve', 'models', 'doctor'"),
-        ([], "serve | models | doctor"),
+        (["frobnicate"], "'serve', 'run', 'models', 'doctor'"),
+        ([], "serve | run | models | doctor"),
         (["models", "--model", "starter:nothing"], "fill-mask-mini"),
         (["models", "--model", "clasify=starter:langid-tiny"], "classify"),
         (["models", "--model", "fill-mask=starter:langid-tiny"], "masked-lm"),

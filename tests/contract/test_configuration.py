@@ -25,7 +25,7 @@ ARGUMENTS = {
     "unknown flag": (["--prot", "8000"], ["--prot", "--port"]),
     "missing file": (["/none/such.toml"], ["/none/such.toml"]),
     "port that is no number": (["--port", "many"], ["port", "many"]),
-    "dtype of a later version": (["--dtype", "int8"], ["int8", "float32", "bfloat16"]),
+    "dtype that does not exist": (["--dtype", "int4"], ["int4", "float32", "bfloat16"]),
     "flag without its value": (["--model"], ["--model"]),
 }
 
