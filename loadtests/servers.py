@@ -61,13 +61,16 @@ def running(
 
 
 def stop(process: "subprocess.Popen[bytes]", stop_s: float) -> int:
-    """SIGTERM, and SIGKILL to the whole process group after ``stop_s``. Returns the exit status."""
+    """SIGTERM; SIGKILL to the whole process group after ``stop_s``, or to what the process has left of it before then.
+
+    Returns the exit status.
+    """
     process.terminate()
-    try:
-        return process.wait(stop_s)
-    except subprocess.TimeoutExpired:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(stop_s)
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+    return process.wait()
 
 
 def wait_ready(process: "subprocess.Popen[bytes]", url: str, ready_s: float, log: Path) -> None:

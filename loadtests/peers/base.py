@@ -4,44 +4,75 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from loadtests.tasks import Ranking
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 VENVS = Path(__file__).parent / ".venvs"
-MODEL_NAME = "minilm"
+MODEL_NAME = "served"
+BOTH_DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How a server is asked one task. ``answer``: the main numbers of a reply, in the task's own form (`tasks.py`)."""
+
+    path: str
+    body: Callable[[Any], Any]
+    answer: Callable[[Any], Any]
+
+    def encoded(self, asked: Any) -> bytes:
+        return json.dumps(self.body(asked)).encode()
 
 
 class Peer(Protocol):
-    """A server of embeddings. ``ready``: the path that answers 200 once requests are served; ``embed``: the route."""
+    """A server. ``ready``: the path that answers 200 once requests are served.
+
+    ``asks``: by the names of the tasks that it serves. ``exact``: whether its answers should be the model's; those of
+    one that is not are reported and measured all the same.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def ready(self) -> str: ...
     @property
-    def embed(self) -> str: ...
+    def asks(self) -> Mapping[str, Ask]: ...
+    @property
+    def dtypes(self) -> Sequence[str]: ...
+    @property
+    def exact(self) -> bool: ...
 
-    def install(self) -> None:
-        """Make the server's own environment; nothing if it is there already."""
+    def prepare(self, task: str, model: Path) -> None:
+        """Make the server's own environment and files; nothing if they are there already."""
 
-    def command(self, model: str, dtype: str, port: int) -> list[str]:
-        """Serve the local folder ``model`` in ``dtype`` (``float32`` or ``bfloat16``) on the loopback interface."""
+    def command(self, task: str, model: Path, dtype: str, port: int) -> list[str]:
+        """Serve the folder ``model`` in ``dtype`` (``float32`` or ``bfloat16``) on the loopback interface."""
 
     def environment(self) -> Mapping[str, str]: ...
 
-    def body(self, text: str) -> bytes:
-        """An embedding request in the server's own shape."""
 
-    def vector(self, reply: dict[str, Any]) -> list[float]: ...
-
-
-def openai_body(text: str) -> bytes:
-    return json.dumps({"model": MODEL_NAME, "input": text}).encode()
+def openai_embed(path: str) -> Ask:
+    return Ask(path, lambda text: {"model": MODEL_NAME, "input": text}, lambda reply: reply["data"][0]["embedding"])
 
 
-def openai_vector(reply: dict[str, Any]) -> list[float]:
-    vector: list[float] = reply["data"][0]["embedding"]
-    return vector
+def cohere_rerank(path: str) -> Ask:
+    def body(asked: Ranking) -> dict[str, Any]:
+        return {"model": MODEL_NAME, "query": asked.query, "documents": asked.documents}
+
+    return Ask(path, body, lambda reply: [one["index"] for one in best_first(reply["results"], "relevance_score")])
+
+
+def best_first(entries: Sequence[Mapping[str, Any]], score: str = "score") -> list[Mapping[str, Any]]:
+    return sorted(entries, key=lambda entry: float(entry[score]), reverse=True)
+
+
+def top(entries: Sequence[Mapping[str, Any]], name: str) -> tuple[Any, float]:
+    best = best_first(entries)[0]
+    return best[name], best["score"]
 
 
 def venv(name: str) -> Path:
@@ -61,7 +92,7 @@ def make_venv(name: str, pins: Sequence[str], fill: Callable[[Path], None]) -> N
 
 
 def pip_install(home: Path, *arguments: str) -> None:
-    subprocess.run([str(home / "bin/pip"), "install", "--quiet", *arguments], check=True)
+    subprocess.run([str(home / "bin/pip"), "install", "-qq", *arguments], check=True)
 
 
 def site_packages(home: Path) -> Path:

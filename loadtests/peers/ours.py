@@ -1,13 +1,27 @@
 """padserve itself, as the other servers are measured."""
 
-import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from loadtests.peers.base import BOTH_DTYPES, Ask, top
 
 SCRIPT = str(Path(sys.executable).with_name("padserve"))
+ASKS = {
+    "embed": Ask("/embed", lambda text: {"inputs": text}, lambda reply: reply["results"][0]["embedding"]),
+    "classify": Ask(
+        "/classify", lambda text: {"inputs": text}, lambda reply: top(reply["results"][0]["labels"], "label")
+    ),
+    "fill-mask": Ask(
+        "/fill-mask", lambda text: {"inputs": text}, lambda reply: top(reply["results"][0]["masks"][0], "token")
+    ),
+    "rerank": Ask(
+        "/rerank",
+        lambda asked: {"query": asked.query, "documents": asked.documents},
+        lambda reply: [one["index"] for one in reply["results"]],
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +31,18 @@ class Padserve:
     settings: Mapping[str, str] = field(default_factory=dict)
     name: str = "padserve"
     ready: str = "/readyz"
-    embed: str = "/embed"
+    asks: Mapping[str, Ask] = field(default_factory=lambda: ASKS)
+    dtypes: Sequence[str] = BOTH_DTYPES
+    exact: bool = True
 
-    def install(self) -> None:
+    def prepare(self, task: str, model: Path) -> None:
         """It is installed: this runs in its environment."""
 
-    def command(self, model: str, dtype: str, port: int) -> list[str]:
+    def command(self, task: str, model: Path, dtype: str, port: int) -> list[str]:
         return [
-            *(SCRIPT, "serve", "--model", f"embed={model}", "--host", "127.0.0.1", "--port", str(port)),
+            *(SCRIPT, "serve", "--model", f"{task}={model}", "--host", "127.0.0.1", "--port", str(port)),
             *("--dtype", dtype, "--log-level", "warning"),
         ]
 
     def environment(self) -> Mapping[str, str]:
         return self.settings
-
-    def body(self, text: str) -> bytes:
-        return json.dumps({"inputs": text}).encode()
-
-    def vector(self, reply: dict[str, Any]) -> list[float]:
-        vector: list[float] = reply["results"][0]["embedding"]
-        return vector

