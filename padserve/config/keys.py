@@ -42,7 +42,7 @@ def check_keys(data: Mapping[str, Any]) -> None:
 def _check_model(model: Mapping[str, Any], path: str) -> None:
     for key in LATER:
         if key in model:
-            raise ConfigError(f"{path}{key}: this version serves encoders only; generating models come later")
+            raise ConfigError(f"{path}{key}: this version generates with its own settings; these tables come later")
     _check(model, field_names(ModelConfig), path)
 
 

@@ -114,7 +114,8 @@ class GenerationEngine:
         self._running, self._waiting = [], deque()
 
     def fork(self, row: Row) -> Row:
-        return Row(list(row.tokens), row.prompt, self.pool.fork(row.table), list(row.details))
+        state = None if row.state is None else row.state.fork()
+        return Row(list(row.tokens), row.prompt, self.pool.fork(row.table), list(row.details), state)
 
     def free(self, row: Row) -> None:
         self.pool.free(row.table)

@@ -392,7 +392,7 @@ def bad_word_ids(tokenizer: Tokenizes, words: Sequence[str]) -> tuple[tuple[int,
 
     before = ids("a")
     found: list[tuple[int, ...]] = []
-    for word in words:
+    for word in filter(None, words):
         found += [ids(word), ids(f" {word}")]
         within = ids(f"a {word}")
         if before and within[: len(before)] == before:

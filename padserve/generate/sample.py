@@ -135,13 +135,10 @@ class Sampler:
         if not math.isfinite(scores.max() / self.options.temperature):
             return int(scores.argmax())
         cumulative = warp(scores, self.options).softmax(-1).double().cumsum(-1)
-        total = cumulative[-1:]
-        place = torch.searchsorted(cumulative, total * drawn, right=True)
-        possible = torch.searchsorted(cumulative, total)  # the last that has a probability
-        return int(torch.minimum(place, possible))
+        return int(torch.searchsorted(cumulative, cumulative[-1:] * drawn, right=True))
 
     def _uniform(self) -> float:
-        """The next number in [0, 1)."""
+        """The next number from 0 to 1 - 2**-53: any sum of probabilities times it is less than that sum."""
         bits = np.random.Philox(key=self._key, counter=self.draws).random_raw()
         self.draws += 1
         return int(bits >> 11) * 2.0**-53

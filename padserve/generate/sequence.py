@@ -5,17 +5,19 @@ from dataclasses import dataclass, field
 
 from padserve.core import FinishReason, TokenDetails
 from padserve.generate.blocks import Table
+from padserve.generate.logits import RowState
 
 
 @dataclass(slots=True)
 class Row:
     """``tokens``: what the decoder has seen, prompt included, and the token that it is to see next. ``prompt``: how
-    many of them were given. ``details``: of the generated ones, when asked for."""
+    many of them were given. ``details``: of the generated ones, when asked for. ``state``: what rules keep of them."""
 
     tokens: list[int]
     prompt: int
     table: Table = field(default_factory=Table)
     details: list[TokenDetails] = field(default_factory=list)
+    state: RowState | None = None
 
     @property
     def generated(self) -> list[int]:
@@ -33,7 +35,6 @@ class Limits:
 
     max_new_tokens: int
     end_ids: frozenset[int] = frozenset()
-    stop_strings: tuple[str, ...] = ()
 
     def reason(self, generated: Sequence[int]) -> FinishReason | None:
         """Why an output of these tokens ends here; None when it goes on. Stop strings are the caller's to find."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+from torch import Tensor
+
 from padserve.core import GenerationOptions
-from padserve.generate.choose import Sampler
-from padserve.generate.rules import OptionRules
+from padserve.generate.logits import LogitsOptions, Pipeline, RowState
+from padserve.generate.sample import Sampler, SamplingOptions
 from padserve.generate.search.base import Search, StopsText
 from padserve.generate.search.beam import BeamOptions, BeamSearch
 from padserve.generate.search.plain import PlainSearch
@@ -16,7 +18,7 @@ Decode = Callable[[Sequence[int]], str]
 def make_search(options: GenerationOptions, decode: Decode) -> Callable[[Row], Search]:
     """``decode``: generated tokens to text, for stop strings."""
     limits = Limits(options.max_new_tokens, options.end_ids | options.stop_ids)
-    rules, stops = OptionRules.of(options), _stops_text(options.stop, decode)
+    rules, stops = make_rules(options), _stops_text(options.stop, decode)
 
     def start(first: Row) -> Search:
         if options.num_beams > 1:
@@ -31,11 +33,58 @@ def make_search(options: GenerationOptions, decode: Decode) -> Callable[[Row], S
             )
             return BeamSearch(first, limits, rules, beams, options.logprobs, stops)
         indices = range(options.num_return_sequences)
-        samples = options.do_sample and options.temperature > 0
-        chooses = [Sampler(options, index) if samples else None for index in indices]
+        sampling = _sampling(options)
+        chooses = [None if sampling.greedy else Sampler(sampling, options.seed, index) for index in indices]
         return PlainSearch(first, limits, rules, chooses, options.logprobs, stops)
 
     return start
+
+
+class PipelineRules:
+    """See `padserve.generate.search.base.Rules`. A row's state follows its tokens."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def apply(self, scores: Tensor, row: Row) -> Tensor:
+        state: RowState = row.state or self._pipeline.start(row.tokens[: row.prompt])
+        for token in row.generated[len(state.generated) :]:
+            state.append(token)
+        row.state = state
+        return self._pipeline.apply(scores, state)
+
+
+def make_rules(options: GenerationOptions) -> PipelineRules | None:
+    """None where nothing changes a score."""
+    pipeline = Pipeline(
+        LogitsOptions(
+            repetition_penalty=options.repetition_penalty,
+            presence_penalty=options.presence_penalty,
+            frequency_penalty=options.frequency_penalty,
+            no_repeat_ngram_size=options.no_repeat_ngram_size,
+            bad_words=options.bad_words,
+            logit_bias=options.logit_bias,
+            min_new_tokens=options.min_new_tokens,
+            max_length=len(options.prompt) + options.max_new_tokens,
+            eos_token_ids=sorted(options.end_ids),
+            stop_token_ids=sorted(options.stop_ids),
+            forced_bos_token_id=options.forced_bos_token_id,
+            forced_eos_token_id=options.forced_eos_token_id,
+            suppress_tokens=options.suppress_tokens,
+        )
+    )
+    return PipelineRules(pipeline) if pipeline.processors else None
+
+
+def _sampling(options: GenerationOptions) -> SamplingOptions:
+    return SamplingOptions(
+        do_sample=options.do_sample,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        typical_p=options.typical_p,
+    )
 
 
 def _stops_text(stop: Sequence[str], decode: Decode) -> StopsText | None:

@@ -100,8 +100,8 @@ class Ask:
     options: GenerationOptions
     input_tokens: int
     truncated: bool
-    prefix: str = ""
-    """Text that stands before what is generated: the forced start of the output."""
+    lead: tuple[int, ...] = ()
+    """Tokens whose text stands before what is generated: an echoed prompt, the forced start of the output."""
 
 
 def asked(
@@ -141,7 +141,8 @@ def asked(
         **{**_settled(request, defaults), **forced},
     )
     _check(options, spec)
-    return Ask(options, len(given), tokens.truncated, request.target_prefix)
+    echoed = given if request.echo and not generation.is_seq2seq else ()
+    return Ask(options, len(given), tokens.truncated, (*echoed, *prefix))
 
 
 def _room(spec: ModelSpec, generation: GenerationSpec) -> int:
@@ -251,20 +252,26 @@ def _check(options: GenerationOptions, spec: ModelSpec) -> None:
         raise InvalidField(f"stop_token_ids: {wrong[0]} is no token id of this model", field="stop_token_ids")
 
 
-def text_of(output: Generated, options: GenerationOptions, tokenizer: Tokenizer) -> str:
+def text_of(output: Generated, ask: Ask, tokenizer: Tokenizer) -> str:
     """The text of an output, up to a stop string or a stop token."""
     tokens: Sequence[int] = output.tokens
-    if tokens and tokens[-1] in options.stop_ids:
+    if tokens and tokens[-1] in ask.options.stop_ids:
         tokens = tokens[:-1]
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
-    ends = [place for place in (text.find(string) for string in options.stop) if place >= 0]
+    return before_stop(tokenizer.decode([*ask.lead, *tokens], skip_special_tokens=True), ask, tokenizer)
+
+
+def before_stop(text: str, ask: Ask, tokenizer: Tokenizer) -> str:
+    """What stands before the first stop string in the generated part of a text."""
+    if not ask.options.stop:
+        return text
+    start = len(tokenizer.decode(ask.lead, skip_special_tokens=True)) if ask.lead else 0
+    ends = [place for place in (text.find(string, start) for string in ask.options.stop) if place >= 0]
     return text[: min(ends)] if ends else text
 
 
 def output_of(request: GeneratingRequest, ask: Ask, output: Generated, tokenizer: Tokenizer) -> Output:
-    text = text_of(output, ask.options, tokenizer)
     return Output(
-        text=ask.prefix + text if request.echo else text,
+        text=text_of(output, ask, tokenizer),
         finish_reason=output.reason,
         token_ids=list(output.tokens) if request.details else None,
         score=output.score,
@@ -291,16 +298,16 @@ class StreamedText:
         self._tokens.append(emitted.token_id)
         if emitted.token_id in self._ask.options.stop_ids:
             return ""
-        text = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
-        ends = [place for place in (text.find(string) for string in self._ask.options.stop) if place >= 0]
-        if ends:
-            return self._send(text[: min(ends)])
-        certain = text.rstrip("\ufffd") if text.endswith("\ufffd") else text
-        return self._send(certain[: len(certain) - self._held] if self._held else certain)
+        whole = self._tokenizer.decode([*self._ask.lead, *self._tokens], skip_special_tokens=True)
+        text = before_stop(whole, self._ask, self._tokenizer)
+        if len(text) < len(whole):
+            return self._send(text)
+        certain = text.rstrip("\ufffd")
+        return self._send(certain[: max(len(certain) - self._held, 0)] if self._held else certain)
 
     def finish(self, output: Generated) -> str:
         """The rest."""
-        return self._send(text_of(output, self._ask.options, self._tokenizer))
+        return self._send(text_of(output, self._ask, self._tokenizer))
 
     def _send(self, text: str) -> str:
         new = text[self._sent :]

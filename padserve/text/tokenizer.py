@@ -6,6 +6,7 @@ special tokens stay and content tokens are left out, which is what the tokenizer
 """
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -69,7 +70,9 @@ class Tokenizer:
     def from_pretrained(cls, source: str, revision: str | None = None, trust_remote_code: bool = False) -> Self:
         from transformers import AutoTokenizer
 
-        return cls(AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")  # equals stock without too
+            return cls(AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code))
 
     def for_model(self, takes_token_types: bool) -> "Tokenizer":
         """The same tokenizer for a model that takes, or does not take, token types."""

@@ -105,7 +105,7 @@ def test_an_unknown_environment_variable_is_named_with_the_nearest(name: str) ->
 def test_tables_of_generating_models_are_refused(tmp_path: Path, key: str) -> None:
     message = refused(write(tmp_path, f"{MODEL}[models.{key}]\n"))
     assert f"models[0].{key}" in message
-    assert "encoders only" in message
+    assert "come later" in message
 
 
 @pytest.mark.parametrize("dtype", ["float64", "fp32", "FLOAT32", "int4"])

@@ -235,11 +235,29 @@ def test_presence_and_frequency_count_generated_tokens_only(client: httpx.Client
 
 
 def test_a_target_prefix_is_the_start_and_is_not_counted(client: httpx.Client, stocks: dict[str, Stock]) -> None:
-    plain = only(ask(client, "marian", "the quick", target_prefix="fox"))["outputs"][0]
-    echoed = only(ask(client, "marian", "the quick", target_prefix="fox", echo=True))["outputs"][0]
-    assert echoed["text"] == "fox" + plain["text"]
-    assert len(plain["token_ids"]) <= 12
+    tokenizer = stocks["marian"].tokenizer
+    prefix = tokenizer("fox", add_special_tokens=False)["input_ids"]
+    reply = ask(client, "marian", "the quick", target_prefix="fox")
+    output = only(reply)["outputs"][0]
+    assert output["text"] == tokenizer.decode([*prefix, *output["token_ids"]], skip_special_tokens=True)
+    assert reply.json()["usage"]["output_tokens"] == len(output["token_ids"]) <= 12
+    given = tokenizer("the quick", return_tensors="pt", return_token_type_ids=False)
+    model = stocks["marian"].model
+    start = torch.tensor([[model.config.decoder_start_token_id, *prefix]])
+    with torch.inference_mode():
+        want = model.generate(**given, decoder_input_ids=start, max_new_tokens=12, do_sample=False)[0].tolist()
+    assert want[start.shape[1] :][: len(output["token_ids"])] == output["token_ids"]
+    got = events(ask(client, "marian", "the quick", target_prefix="fox", stream=True))
+    assert "".join(data["text"] for name, data in got if name == "token") == output["text"]
+
+
+def test_echo_gives_the_prompt_too(client: httpx.Client, stocks: dict[str, Stock]) -> None:
+    plain = only(ask(client, "llama", "a dog"))["outputs"][0]
+    echoed = only(ask(client, "llama", "a dog", echo=True))["outputs"][0]
     assert plain["token_ids"] == echoed["token_ids"]
+    tokenizer = stocks["llama"].tokenizer
+    whole = [*tokenizer("a dog")["input_ids"], *plain["token_ids"]]
+    assert echoed["text"] == tokenizer.decode(whole, skip_special_tokens=True)
 
 
 def test_an_absent_length_ends_at_the_window(client: httpx.Client) -> None:

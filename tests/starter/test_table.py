@@ -43,11 +43,12 @@ def test_the_embedding_model_is_found_in_its_package() -> None:
     assert (Path(resolve_source("starter:minilm")) / "config.json").is_file()
 
 
-def test_every_encoder_task_has_a_starter_model() -> None:
+def test_every_task_that_a_small_model_can_show_has_one() -> None:
     if minilm_folder() is None:
         pytest.skip("the package of the embedding model is not installed")
     tasks = {task for model in starter_models() for task in model["tasks"]}
-    assert tasks == {"fill-mask", "classify", "zero-shot", "token-classify", "embed", "rerank", "similarity"}
+    encoders = {"fill-mask", "classify", "zero-shot", "token-classify", "embed", "rerank", "similarity"}
+    assert tasks == encoders | {"translate"}
 
 
 def test_every_starter_model_is_named_as_its_source_is() -> None:
