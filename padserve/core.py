@@ -194,6 +194,8 @@ class GenerationOptions:
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | None = None
     suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    min_length: int = 0  # of the decoder's tokens, prompt included
     logprobs: int | None = None
 
 

@@ -195,7 +195,8 @@ class OccurrencePenalties(Processor):
     presence: float
 
     def apply(self, scores: Tensor, state: RowState) -> Tensor:
-        counts = {token: times for token, times in state.counts().items() if token < len(scores)}
+        vocab = len(scores)
+        counts = {token: times for token, times in state.counts().items() if token < vocab}
         ids = _ids(list(counts), scores)
         times = torch.tensor(list(counts.values()), dtype=torch.float32, device=scores.device)
         scores[ids] = scores[ids] - self.frequency * times - self.presence
@@ -207,8 +208,7 @@ class NoRepeatNgram(Processor):
     size: int
 
     def apply(self, scores: Tensor, state: RowState) -> Tensor:
-        banned = state.following(self.size)
-        return _ban(scores, banned) if banned else scores
+        return _ban(scores, state.following(self.size))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

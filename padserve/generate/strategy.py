@@ -71,6 +71,8 @@ def make_rules(options: GenerationOptions) -> PipelineRules | None:
             forced_bos_token_id=options.forced_bos_token_id,
             forced_eos_token_id=options.forced_eos_token_id,
             suppress_tokens=options.suppress_tokens,
+            begin_suppress_tokens=options.begin_suppress_tokens,
+            min_length=options.min_length,
         )
     )
     return PipelineRules(pipeline) if pipeline.processors else None

@@ -198,8 +198,11 @@ def _settled(request: GeneratingRequest, defaults: Mapping[str, Any]) -> dict[st
     for name in OF_THE_CHECKPOINT:
         if defaults.get(name) is not None:
             settled[name] = _as_tuple(defaults[name])[0]
-    if defaults.get("suppress_tokens"):
-        settled["suppress_tokens"] = tuple(defaults["suppress_tokens"])
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if defaults.get(name):
+            settled[name] = tuple(defaults[name])
+    if defaults.get("min_length"):
+        settled["min_length"] = int(defaults["min_length"])
     return settled
 
 

@@ -50,14 +50,14 @@ def noise(seed: int, size: int = VOCAB) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def words(rng: random.Random, count: int) -> list[list[int]]:
-    return [[rng.randrange(6) for _ in range(rng.randint(1, 4))] for _ in range(count)]
+def history(rng: random.Random, length: int) -> list[int]:
+    return [rng.randrange(6) for _ in range(length)]
 
 
 OPTIONS = {
     "repetition_penalty": lambda rng: rng.choice([0.3, 1.1, 2.0]),
     "no_repeat_ngram_size": lambda rng: rng.randint(1, 4),
-    "bad_words": lambda rng: words(rng, rng.randint(1, 8)),
+    "bad_words": lambda rng: [history(rng, rng.randint(1, 4)) for _ in range(rng.randint(1, 8))],
     "logit_bias": lambda rng: {rng.randrange(VOCAB): rng.uniform(-9, 9) for _ in range(5)},
     "min_length": lambda rng: rng.randint(1, 12),
     "min_new_tokens": lambda rng: rng.randint(1, 8),
@@ -75,10 +75,6 @@ def in_their_terms(options: dict[str, Any], max_length: int) -> dict[str, Any]:
     if bad := theirs.pop("bad_words", None):
         theirs["bad_words_ids"] = bad
     return theirs
-
-
-def history(rng: random.Random, length: int) -> list[int]:
-    return [rng.randrange(6) for _ in range(length)]
 
 
 def assert_as_stock(seed: int, names: list[str]) -> None:
@@ -321,6 +317,16 @@ def test_forks_and_rollbacks_leave_what_a_fresh_row_has(
     lives.check()
 
 
+def test_a_rollback_takes_the_newest_ngrams_out() -> None:
+    state = RowState.of([0, 1, 2, 1, 3, 1], 1)
+    assert state.following(2) == [2, 3]
+    state.rollback(4)
+    assert state.following(2) == [2]
+    state.append(5)
+    state.append(1)
+    assert state.following(2) == [2, 5]
+
+
 def test_another_size_of_ngrams_makes_a_new_index() -> None:
     state = RowState.of([1, 2, 1, 3], 1)
     assert (state.following(2), state.following(1)) == ([], [1, 2, 1, 3])
@@ -340,9 +346,9 @@ def test_a_prompt_cannot_be_rolled_back() -> None:
 def test_a_history_may_be_a_tensor_or_a_list() -> None:
     scores, tokens = noise(0), [1, 2, 1, 2, 1]
     for processor in (NoRepeatNgram(2), RepetitionPenalty(1.4)):
-        results = [processor.process(scores, given, 2) for given in (tokens, tuple(tokens), torch.tensor(tokens))]
-        assert all(torch.equal(result, results[0]) for result in results)
-        assert not torch.equal(results[0], scores)
+        one, *others = [processor.process(scores, given, 2) for given in (tokens, tuple(tokens), torch.tensor(tokens))]
+        assert all(torch.equal(one, other) for other in others)
+        assert not torch.equal(one, scores)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ DEFAULTS = (
     "forced_bos_token_id",
     "forced_eos_token_id",
     "suppress_tokens",
+    "begin_suppress_tokens",
     "eos_token_id",
     "pad_token_id",
     "decoder_start_token_id",
