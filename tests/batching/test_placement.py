@@ -61,15 +61,19 @@ def test_a_part_of_a_cpu_is_one_worker(count: float, cpus: Any) -> None:
     ("rates", "expected"),
     [
         ({(2, 1): 100, (1, 2): 110}, (2, 1)),
-        ({(2, 1): 50, (1, 2): 110}, (1, 2)),
+        ({(2, 1): 67, (1, 2): 110}, (2, 1)),
+        ({(2, 1): 65, (1, 2): 110}, (1, 2)),
         ({(2, 1): 110, (1, 2): 50}, (2, 1)),
     ],
 )
-def test_more_workers_win_a_near_tie(rates: dict[tuple[int, int], float], expected: tuple[int, int], cpus: Any) -> None:
+def test_more_workers_win_unless_they_are_far_slower(
+    rates: dict[tuple[int, int], float], expected: tuple[int, int], cpus: Any
+) -> None:
     measured = cpus(2.0, rates)
     plan = placement.plan_placement(ServerConfig())
     assert (plan.workers, plan.threads) == expected
-    assert sorted(measured) == [(1, 2), (2, 1)], "each split is measured once"
+    assert sorted(measured) == [(1, 2)] * 3 + [(2, 1)] * 3, "each split is measured three times"
+    assert measured[:2] == [(2, 1), (1, 2)], "in turn"
     assert "cgroup" in plan.why
 
 
@@ -83,8 +87,8 @@ def test_every_split_uses_all_cores(count: int, cpus: Any) -> None:
 
 def test_the_measurement_ends_and_gives_a_rate() -> None:
     before = threading.active_count()
-    assert placement.measure_rate(2, 1, seconds=0.02) > 0
-    assert threading.active_count() == before
+    assert placement.measure_rate(2, 1, seconds=0.3) > 0
+    assert threading.active_count() <= before
 
 
 def test_threads_are_each_worker_s_own() -> None:
