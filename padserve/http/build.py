@@ -1,7 +1,7 @@
 """Puts the HTTP layer together.
 
-    RequestObserver -> routing -> ApiKeyGuard -> a route -> Service
-                          └── errors, from any layer within -> problem+json
+    RequestObserver -> routing -> ApiKeyGuard -> a route, native or of an adapter -> Service
+                          └── errors, from any layer within -> problem+json, or the adapter's own words
 
 `RequestObserver` counts and logs, `ApiKeyGuard` lets in, `Service` computes.
 """
@@ -14,10 +14,13 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 
 from padserve.config.structs import ServerConfig
+from padserve.http.adapters.base import Desk
+from padserve.http.adapters.dialect import in_dialects
+from padserve.http.adapters.table import adapters_for
 from padserve.http.auth import ApiKeyGuard
 from padserve.http.docs import make_docs_routes
 from padserve.http.observe import RequestObserver
-from padserve.http.openapi import make_document
+from padserve.http.openapi import make_document, path_of
 from padserve.http.operations import make_operation_routes, make_root_route
 from padserve.http.problems import exception_handlers
 from padserve.http.tasks import make_task_route
@@ -38,10 +41,11 @@ def build_app(
 ) -> Litestar:
     """The ASGI application. No ``api_keys``: every request is served."""
     handlers = make_routes(service, server, metrics, tasks, with_keys=bool(api_keys))
+    dialects = {adapter.prefix: adapter.dialect for adapter in adapters_for(task.name for task in tasks)}
     app = Litestar(
         handlers,
         guards=[ApiKeyGuard(api_keys)] if api_keys else [],
-        exception_handlers=exception_handlers(sorted(_paths(handlers))),
+        exception_handlers=in_dialects(exception_handlers(sorted(_paths(handlers))), dialects),
         lifespan=[lifespan],
         openapi_config=None,
         logging_config=None,
@@ -56,6 +60,8 @@ def make_routes(
 ) -> list[HTTPRouteHandler]:
     handlers = [make_task_route(task, service, server.max_body_bytes) for task in tasks]
     handlers += make_operation_routes(service, metrics)
+    desk = Desk(service, server, tasks)
+    handlers += [route for adapter in adapters_for(desk.tasks) for route in adapter.routes(desk)]
     handlers += make_docs_routes(make_document(handlers, with_keys))
     return [make_root_route(_paths(handlers)), *handlers]
 
@@ -63,8 +69,8 @@ def make_routes(
 def _paths(handlers: Sequence[HTTPRouteHandler]) -> dict[str, list[str]]:
     """Methods by path, without the files of the docs page."""
     return {
-        path.replace(":path}", "}"): sorted(handler.http_methods)
+        path_of(path): sorted(handler.http_methods)
         for handler in handlers
         for path in handler.paths
-        if ":str}" not in path
+        if not path.startswith("/docs/")
     }

@@ -13,7 +13,9 @@ from padserve.http.exchange import Exchange, choose_request_id
 from padserve.telemetry.metrics import Metrics
 
 logger = logging.getLogger("padserve.access")
-QUIET_PATHS = frozenset({"/livez", "/readyz", "/startupz", "/metrics"})
+QUIET_PATHS = frozenset(
+    {"/livez", "/readyz", "/startupz", "/metrics", "/tei/health", "/v2/health/live", "/v2/health/ready"}
+)
 
 
 class RequestObserver(ASGIMiddleware):

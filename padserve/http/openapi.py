@@ -1,6 +1,7 @@
 """The OpenAPI 3.1 document, made from the Structs that decode and encode: what it says is what is accepted."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,17 +32,6 @@ TASK_ERRORS = {
 OPERATION_ERRORS = {code: TASK_ERRORS[code] for code in ("401", "404", "500", "503")}
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What the document says of one handler. Request and result types are msgspec Structs."""
-
-    summary: str
-    tag: str
-    request_type: type[msgspec.Struct] | None = None
-    result_type: type[msgspec.Struct] | None = None
-    reply_media_type: str = "application/json"
-
-
 class Problem(msgspec.Struct, frozen=True):
     """An error (RFC 9457). Some codes have more members, such as `length` and `max_length`."""
 
@@ -58,6 +48,29 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What the document says of one handler. Request and result types are msgspec Structs.
+
+    ``result_type``: an entry of the native envelope; ``reply_type``: a whole reply, of any msgspec type.
+    ``error_type``, ``errors``: the body of errors and what each status says, where they are not the native ones.
+    """
+
+    summary: str
+    tag: str
+    request_type: type[msgspec.Struct] | None = None
+    result_type: type[msgspec.Struct] | None = None
+    reply_media_type: str = "application/json"
+    reply_type: Any = None
+    error_type: type[msgspec.Struct] = Problem
+    errors: Mapping[str, str] | None = None
+
+
+def path_of(path: str) -> str:
+    """A handler's path without the types of its parameters."""
+    return re.sub(r":\w+}", "}", path)
+
+
 def make_document(handlers: Sequence[HTTPRouteHandler], with_keys: bool) -> Schema:
     """``with_keys``: API keys are needed. Handlers without an `Operation` are left out."""
     documented = [(handler, handler.opt[OPERATION]) for handler in handlers if OPERATION in handler.opt]
@@ -70,7 +83,7 @@ def make_document(handlers: Sequence[HTTPRouteHandler], with_keys: bool) -> Sche
     }
     for handler, operation in documented:
         for path in handler.paths:
-            methods = document["paths"].setdefault(path.replace(":path}", "}"), {})
+            methods = document["paths"].setdefault(path_of(path), {})
             described = _describe(handler, operation, components)
             methods.update({method.lower(): described for method in sorted(handler.http_methods)})
     if with_keys:
@@ -83,19 +96,23 @@ class Components:
     """The schemas that operations refer to."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
-        tasks = [(operation.request_type, operation.result_type) for operation in operations]
-        types: list[Any] = [Problem, Usage, ItemError, *dict.fromkeys(kind for pair in tasks for kind in pair if kind)]
+        operations = list(operations)
+        used = [kind for each in operations for kind in (each.request_type, each.result_type, each.reply_type) if kind]
+        errors = [operation.error_type for operation in operations]
+        types: list[Any] = list(dict.fromkeys([Problem, Usage, ItemError, *used, *errors]))
         refs, self.schemas = msgspec.json.schema_components(types, ref_template=REF_TEMPLATE)
         self._refs: dict[Any, Schema] = dict(zip(types, refs, strict=True))
-        for _, result_type in tasks:
-            if result_type is not None:
-                self.schemas[_reply_name(result_type)] = self._envelope(result_type)
+        for operation in operations:
+            if operation.result_type is not None:
+                self.schemas[_reply_name(operation.result_type)] = self._envelope(operation.result_type)
 
-    def of(self, kind: type[msgspec.Struct]) -> Schema:
+    def of(self, kind: Any) -> Schema:
         return self._refs[kind]
 
-    def reply(self, result_type: type[msgspec.Struct] | None) -> Schema:
-        return {"$ref": REF_TEMPLATE.format(name=_reply_name(result_type))} if result_type else {}
+    def reply(self, operation: Operation) -> Schema:
+        if operation.result_type is not None:
+            return {"$ref": REF_TEMPLATE.format(name=_reply_name(operation.result_type))}
+        return self.of(operation.reply_type) if operation.reply_type else {}
 
     def _envelope(self, result_type: type[msgspec.Struct]) -> Schema:
         entry = {"anyOf": [self.of(result_type), self.of(ItemError)]}
@@ -112,9 +129,10 @@ def _reply_name(result_type: type[msgspec.Struct]) -> str:
 
 
 def _describe(handler: HTTPRouteHandler, operation: Operation, components: Components) -> Schema:
-    reply = {operation.reply_media_type: {"schema": components.reply(operation.result_type)}}
-    problem = {"application/problem+json": {"schema": components.of(Problem)}}
-    errors = TASK_ERRORS if operation.request_type else OPERATION_ERRORS
+    reply = {operation.reply_media_type: {"schema": components.reply(operation)}}
+    error_media_type = "application/problem+json" if operation.error_type is Problem else "application/json"
+    problem = {error_media_type: {"schema": components.of(operation.error_type)}}
+    errors = operation.errors or (TASK_ERRORS if operation.request_type else OPERATION_ERRORS)
     described: Schema = {
         "operationId": handler.name or handler.handler_name,
         "summary": operation.summary,
@@ -133,13 +151,14 @@ def _describe(handler: HTTPRouteHandler, operation: Operation, components: Compo
 
 
 def _parameters(handler: HTTPRouteHandler, operation: Operation) -> list[Schema]:
+    names = dict.fromkeys(name for path in handler.paths for name in re.findall(r"{(\w+):\w+}", path))
+    parameters = [_parameter("path", name, {"type": "string"}) for name in names]
     if operation.request_type is not None:
-        return [
+        parameters += [
             _parameter("header", "X-Request-Timeout-Ms", {"type": "integer", "minimum": 1}),
             _parameter("header", "X-Request-Id", {"type": "string", "maxLength": 128}),
         ]
-    in_path = any("{name:path}" in path for path in handler.paths)
-    return [_parameter("path", "name", {"type": "string"})] if in_path else []
+    return parameters
 
 
 def _parameter(place: str, name: str, schema: Schema) -> Schema:

@@ -55,12 +55,7 @@ class Embed(Task[EmbedRequest]):
     result_type = EmbedResult
 
     def plan(self, request: EmbedRequest, spec: ModelSpec, tokenizer: Tokenizer) -> Plan:
-        width = embedding_of(spec).dimensions
-        if request.dimensions is not None and request.dimensions > width:
-            raise InvalidField(f"dimensions is {request.dimensions}, the model has {width}", field="dimensions")
-        if request.pooling is not None and "+" in embedding_of(spec).pooling:
-            own = embedding_of(spec).pooling
-            raise InvalidField(f"model {spec.name!r} joins poolings ({own}); leave pooling out", field="pooling")
+        check_options(request, spec)
         prompt = named_prompt(spec, request.prompt_name) if request.prompt is None else request.prompt
 
         def unit(text: str) -> Unit:
@@ -81,6 +76,15 @@ class Embed(Task[EmbedRequest]):
             return EmbedResult(tokens=len(encoding), truncated=encoding.truncated, embedding=embedding)
 
         return finish_each(plan, outputs, isinstance(request.inputs, list), result)
+
+
+def check_options(request: EmbedRequest, spec: ModelSpec) -> None:
+    """Errors: `InvalidField` for what this model cannot give."""
+    width, own = embedding_of(spec).dimensions, embedding_of(spec).pooling
+    if request.dimensions is not None and request.dimensions > width:
+        raise InvalidField(f"dimensions is {request.dimensions}, the model has {width}", field="dimensions")
+    if request.pooling is not None and "+" in own:
+        raise InvalidField(f"model {spec.name!r} joins poolings ({own}); leave pooling out", field="pooling")
 
 
 def shaped(vector: Output, request: EmbedRequest) -> npt.NDArray[np.float32] | npt.NDArray[np.int8]:

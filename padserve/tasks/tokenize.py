@@ -50,7 +50,7 @@ class Tokenize(Task[TokenizeRequest]):
             tokens = tokenizer.tokens(text, add_special_tokens=request.add_special_tokens)
             if request.truncate and len(tokens) > spec.max_length:
                 tokens = cut(tokens, spec.max_length, request.truncation_side, "longest_first")
-            return Unit((), described(tokens, tokenizer))
+            return Unit((), self.described(tokens, tokenizer))
 
         return plan_each(as_list(request.inputs), unit)
 
@@ -63,12 +63,11 @@ class Tokenize(Task[TokenizeRequest]):
     ) -> Finished:
         return finish_each(plan, outputs, isinstance(request.inputs, list), lambda unit, _: unit.state)
 
-
-def described(tokens: Tokens, tokenizer: Tokenizer) -> TokenizeResult:
-    ids: list[int] = tokens.input_ids.tolist()
-    return TokenizeResult(
-        truncated=tokens.truncated,
-        ids=ids,
-        tokens=[tokenizer.id_to_token(token_id) for token_id in ids],
-        offsets=None if tokens.offsets is None else list(tokens.offsets),
-    )
+    def described(self, tokens: Tokens, tokenizer: Tokenizer) -> TokenizeResult:
+        ids: list[int] = tokens.input_ids.tolist()
+        return TokenizeResult(
+            truncated=tokens.truncated,
+            ids=ids,
+            tokens=[tokenizer.id_to_token(token_id) for token_id in ids],
+            offsets=None if tokens.offsets is None else list(tokens.offsets),
+        )
