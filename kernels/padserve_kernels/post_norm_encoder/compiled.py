@@ -1,0 +1,279 @@
+"""The encoder as one compiled function: `CompiledEncoder` packs weights, `_forward` runs them.
+
+Rows pass each layer in blocks, so that what is between two products stays in the processor's cache.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numba import njit
+from torch import Tensor
+
+from padserve_kernels.int8_rows import QuantizedWeight
+from padserve_kernels.post_norm_encoder.attention import attention
+from padserve_kernels.post_norm_encoder.layout import Activation, EncoderWeights, LayerWeights, Norm, Weight
+from padserve_kernels.post_norm_encoder.rows import CODES, activate, add_norm, put_row, take_row
+from padserve_kernels.x86.features import Kind
+from padserve_kernels.x86.products import IN_WORD, PANEL, STORED, pack_weight, padded, product, words_of
+from padserve_kernels.x86.scalar import OPTIONS
+from padserve_kernels.x86.tiles import LANES, ROWS
+
+BLOCK = 96
+"""Rows that pass a layer together."""
+OPERAND: dict[Kind, Any] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.uint8}
+Array = npt.NDArray[Any]
+LOG2_E = 1.4426950408889634
+
+
+class CompiledEncoder:
+    """``__call__(hidden, lengths, wanted)``: ``hidden`` float32 ``[total_tokens, hidden]`` -> the same, or of ``wanted``.
+
+    ``lengths`` of the sequences add up to ``total_tokens``. ``wanted``: int64 rows ``[n]`` that are returned, None for
+    all; the last layer leaves out the others. Threads may call it at the same time.
+    """
+
+    def __init__(self, weights: EncoderWeights) -> None:
+        self.kind, self.num_heads = weights.kind, weights.num_heads
+        first = weights.layers[0]
+        self.width = _shape(first.output)[0]
+        self.inner = _shape(first.up)[0]
+        self.head_dim = self.width // weights.num_heads
+        self._head_width = -(-self.head_dim // LANES) * LANES
+        columns = self._qkv_columns()
+        self._products = (
+            _stack(self.kind, [layer.qkv for layer in weights.layers], columns),
+            *(_stack(self.kind, [getattr(layer, name) for layer in weights.layers]) for name in NAMES),
+        )
+        self._norms = tuple(_stack_norms(weights.layers, name) for name in ("attention_norm", "output_norm"))
+        self._eps = tuple(np.float32(getattr(first, name).eps) for name in ("attention_norm", "output_norm"))
+        self._code = CODES[weights.activation]
+        self._forward = _forward(self.kind)
+
+    def _qkv_columns(self) -> Array:
+        """Where each output of ``qkv`` stands when every head takes whole vectors."""
+        head, place = np.divmod(np.arange(3 * self.width), self.head_dim)
+        columns: Array = head * self._head_width + place
+        return columns
+
+    def __call__(self, hidden: Tensor, lengths: Sequence[int], wanted: Tensor | None = None) -> Tensor:
+        rows = hidden.float().contiguous().numpy()
+        ends = np.cumsum([0, *lengths])
+        picked = np.arange(len(rows)) if wanted is None else wanted.numpy()
+        result = np.empty((len(picked), self.width), np.float32)
+        self._run(rows, ends, picked, result)
+        return torch.from_numpy(result)
+
+    def _run(self, hidden: Array, ends: Array, picked: Array, result: Array) -> None:
+        total, longest = len(hidden), int(np.diff(ends).max())
+        keys = -(-longest // LANES) * LANES
+        qkv_width = padded(3 * self.num_heads * self._head_width)
+        block = min(BLOCK, max(total, len(picked)))
+        operand, part = OPERAND[self.kind], IN_WORD[self.kind]
+        space = _space()
+        self._forward(
+            hidden,
+            ends,
+            picked,
+            self._products,
+            self._norms,
+            self._eps,
+            (self.num_heads, self.head_dim, self._head_width),
+            self.inner,
+            np.float32(self.head_dim**-0.5 * LOG2_E),
+            self._code,
+            result,
+            space.array("rows", (total, self.width), np.float32),
+            space.array("given", (total, words_of(self.kind, self.width) * part), operand),
+            space.array("between", (block, words_of(self.kind, self.width) * part), operand),
+            space.array("active", (block, words_of(self.kind, self.inner) * part), operand),
+            space.array("qkv", (total, qkv_width), np.float32),
+            space.array("context", (total, self.width), np.float32),
+            space.array("products", (block, padded(max(self.width, self.inner))), np.float32),
+            space.array("steps", (4, max(total, block)), np.float32),
+            space.array("keys", (self.head_dim, keys), np.float32),
+            space.array("scores", (ROWS, keys), np.float32),
+            space.array("attended", (ROWS, self._head_width), np.float32),
+            space.array("buffer", (max(qkv_width, self.inner),), np.float32),
+        )
+
+
+NAMES = ("output", "up", "down")
+
+
+def _shape(weight: Weight | QuantizedWeight) -> tuple[int, int]:
+    outputs, inputs = weight.values.shape
+    return int(outputs), int(inputs)
+
+
+def _stack(kind: Kind, weights: Sequence[Weight | QuantizedWeight], columns: Array | None = None) -> tuple[Array, ...]:
+    """Packed values, bias, and for int8 scale, sums, what unsigned rows add, and smoothing: each ``[layers, …]``."""
+    made = [_pack(kind, weight, columns) for weight in weights]
+    return tuple(np.stack(arrays) for arrays in zip(*made, strict=True))
+
+
+def _pack(kind: Kind, weight: Weight | QuantizedWeight, columns: Array | None) -> tuple[Array, ...]:
+    outputs, inputs = _shape(weight)
+    places = np.arange(outputs) if columns is None else columns
+    width = int(places.max()) + 1
+
+    def spread(vector: Tensor | Array) -> Array:
+        given = vector.detach().float().numpy() if isinstance(vector, Tensor) else vector
+        whole: Array = np.zeros(padded(width), given.dtype)
+        whole[places] = given
+        return whole
+
+    values = np.zeros((width, inputs), STORED[kind])
+    values[places] = _values(kind, weight.values)
+    packed = pack_weight(kind, values)
+    if not isinstance(weight, QuantizedWeight):
+        nothing = np.zeros(1, np.float32)
+        return packed, spread(weight.bias), nothing, nothing, np.zeros(1, np.int32), nothing
+    added = 128 * weight.values.numpy().astype(np.int32).sum(1, dtype=np.int32)
+    smooth = weight.smooth.float().numpy()
+    return packed, spread(weight.bias), spread(weight.scale), spread(weight.sums), spread(added), smooth
+
+
+def _values(kind: Kind, values: Tensor) -> Array:
+    values = values.detach()
+    if kind == "bfloat16":
+        return values.bfloat16().view(torch.int16).numpy().view(np.uint16)
+    return values.float().numpy() if kind == "float32" else values.numpy()
+
+
+def _stack_norms(layers: Sequence[LayerWeights], name: str) -> tuple[Array, Array]:
+    norms: list[Norm] = [getattr(layer, name) for layer in layers]
+    return (
+        np.stack([norm.weight.detach().float().numpy() for norm in norms]),
+        np.stack([norm.bias.detach().float().numpy() for norm in norms]),
+    )
+
+
+class _Space(threading.local):
+    """A thread's arrays between calls; what they hold then means nothing."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Array] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        kept = self._kept.get(name)
+        if kept is None or kept.nbytes < size:
+            kept = self._kept[name] = np.empty(size, np.uint8)
+        return kept[:size].view(dtype).reshape(shape)
+
+
+_SPACE = _Space()
+
+
+def _space() -> _Space:
+    return _SPACE
+
+
+@cache
+def _linear(kind: Kind) -> Callable[..., None]:
+    """``linear(operand, rows, weight, layer, products)``: a layer's product, for compiled functions."""
+    multiply, part = product(kind), IN_WORD[kind]
+
+    @njit(**OPTIONS)
+    def linear(operand, rows, weight, layer, products):  # type: ignore[no-untyped-def]
+        multiply(
+            operand.ctypes.data,
+            operand.strides[0],
+            rows,
+            weight[0][layer].ctypes.data,
+            operand.shape[1] // part,
+            weight[1].shape[1] // PANEL,
+            products.ctypes.data,
+            products.strides[0],
+        )
+
+    return linear  # type: ignore[no-any-return]
+
+
+@cache
+def _forward(kind: Kind) -> Callable[..., None]:
+    linear, attend = _linear(kind), attention()
+    put, take = put_row(kind), take_row(kind)
+
+    @njit(**OPTIONS)
+    def forward(  # type: ignore[no-untyped-def]
+        hidden,
+        ends,
+        picked,
+        weights,
+        norms,
+        eps,
+        heads,
+        inner,
+        scale,
+        activation,
+        result,
+        rows,
+        given,
+        between,
+        active,
+        qkv,
+        context,
+        products,
+        steps,
+        keys,
+        scores,
+        attended,
+        buffer,
+    ):
+        w_qkv, w_output, w_up, w_down = weights
+        (norm_1, bias_1), (norm_2, bias_2) = norms
+        num_heads, head_dim, head_width = heads
+        total, width = hidden.shape
+        layers, block = norm_1.shape[0], between.shape[0]
+        step, centre, step_2, centre_2 = steps[0], steps[1], steps[2], steps[3]
+        queries, used = num_heads * head_width, 3 * num_heads * head_width
+        for row in range(total):
+            for column in range(width):
+                rows[row, column] = hidden[row, column]
+                buffer[column] = hidden[row, column]
+            put(buffer, width, w_qkv[5][0], given, row, step, centre)
+        for layer in range(layers):
+            last = layer == layers - 1
+            target = result if last else rows
+            linear(given, total, w_qkv, layer, qkv)
+            for row in range(total):
+                take(qkv, row, used, w_qkv, layer, row, step, centre, buffer)
+                for column in range(queries):
+                    qkv[row, column] = buffer[column] * scale
+                for column in range(queries, used):
+                    qkv[row, column] = buffer[column]
+            attend(qkv, ends, num_heads, head_dim, head_width, keys, scores, attended, context)
+            count = len(picked) if last else total
+            for first in range(0, count, block):
+                size = min(block, count - first)
+                for row in range(size):
+                    source = picked[first + row] if last else first + row
+                    for column in range(width):
+                        buffer[column] = context[source, column]
+                    put(buffer, width, w_output[5][layer], between, row, step_2, centre_2)
+                linear(between, size, w_output, layer, products)
+                for row in range(size):
+                    source = picked[first + row] if last else first + row
+                    take(products, row, width, w_output, layer, row, step_2, centre_2, buffer)
+                    add_norm(buffer, rows[source], width, norm_1[layer], bias_1[layer], eps[0], target[first + row])
+                    put(buffer, width, w_up[5][layer], between, row, step_2, centre_2)
+                linear(between, size, w_up, layer, products)
+                for row in range(size):
+                    take(products, row, inner, w_up, layer, row, step_2, centre_2, buffer)
+                    activate(buffer, inner, activation)
+                    put(buffer, inner, w_down[5][layer], active, row, step_2, centre_2)
+                linear(active, size, w_down, layer, products)
+                for row in range(size):
+                    own = target[first + row]
+                    take(products, row, width, w_down, layer, row, step_2, centre_2, buffer)
+                    add_norm(buffer, own, width, norm_2[layer], bias_2[layer], eps[1], own)
+                    if not last:
+                        put(buffer, width, w_qkv[5][layer + 1], given, first + row, step, centre)
+
+    return forward  # type: ignore[no-any-return]

@@ -1,0 +1,50 @@
+"""What a post-LayerNorm encoder is made of."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from padserve_kernels.int8_rows import QuantizedWeight
+from padserve_kernels.x86.features import Kind
+
+Activation = Literal["gelu", "gelu_tanh", "relu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """``values``: ``[out_features, in_features]``, float32 or bfloat16; ``bias``: ``[out_features]``."""
+
+    values: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """``weight, bias``: ``[hidden]``."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """``qkv``: queries, keys and values side by side, ``[3 * hidden, hidden]``."""
+
+    qkv: Weight | QuantizedWeight
+    output: Weight | QuantizedWeight
+    up: Weight | QuantizedWeight
+    down: Weight | QuantizedWeight
+    attention_norm: Norm
+    output_norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderWeights:
+    """Layers of one shape. ``kind``: what products multiply; the weights of ``int8`` are `QuantizedWeight`."""
+
+    kind: Kind
+    layers: tuple[LayerWeights, ...]
+    num_heads: int
+    activation: Activation

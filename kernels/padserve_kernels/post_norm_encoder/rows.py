@@ -1,0 +1,121 @@
+"""What happens to one row between two products, as compiled functions. ``buffer`` holds the row in float32."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from padserve_kernels.post_norm_encoder.layout import Activation
+from padserve_kernels.x86.features import Kind
+from padserve_kernels.x86.scalar import HALF, ONE, OPTIONS, bits_of, erf, float_of, ordered, round_of, tanh
+
+CODES: dict[Activation, int] = {"gelu": 0, "gelu_tanh": 1, "relu": 2}
+
+
+@cache
+def put_row(kind: Kind) -> Callable[..., None]:
+    """``put(buffer, width, smooth, operand, row, step, centre)``: what the next product multiplies.
+
+    Of int8: the row, times ``smooth``, quantized by itself; ``step[row]`` and ``centre[row]`` say how. What is left of
+    the operand's last word is zero. The buffer is free afterwards.
+    """
+
+    @njit(**OPTIONS)
+    def put_float(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
+        for column in range(width):
+            operand[row, column] = buffer[column]
+
+    @njit(**OPTIONS)
+    def put_half(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
+        for column in range(width):
+            value = buffer[column]
+            bits = bits_of(value)
+            bits += np.int32(0x7FFF) + ((bits >> np.int32(16)) & np.int32(1))
+            operand[row, column] = np.uint16(bits >> np.int32(16)) if value == value else np.uint16(0x7FC0)
+        for column in range(width, operand.shape[1]):
+            operand[row, column] = 0
+
+    @njit(**OPTIONS)
+    def put_bytes(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
+        low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+        for column in range(width):
+            value = buffer[column] * smooth[column]
+            buffer[column] = value
+            place = ordered(bits_of(value))
+            low, high = min(low, place), max(high, place)
+        least, most = float_of(ordered(low)), float_of(ordered(high))
+        middle, span = (least + most) * HALF, most - least
+        inverse = np.float32(254.0) / span if span > np.float32(0.0) else np.float32(0.0)
+        step[row] = span / np.float32(254.0)
+        centre[row] = middle
+        for column in range(width):
+            operand[row, column] = np.uint8(np.int32(round_of((buffer[column] - middle) * inverse)) + np.int32(128))
+        for column in range(width, operand.shape[1]):
+            operand[row, column] = 0
+
+    made: dict[Kind, Any] = {"float32": put_float, "bfloat16": put_half, "int8": put_bytes}
+    return made[kind]  # type: ignore[no-any-return]
+
+
+@cache
+def take_row(kind: Kind) -> Callable[..., None]:
+    """``take(products, row, width, weight, layer, given, step, centre, buffer)``: a product's row with its bias.
+
+    ``given``: of the operand's row, whose ``step`` and ``centre`` it has.
+    """
+
+    @njit(**OPTIONS)
+    def take_float(products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
+        bias = weight[1][layer]
+        for column in range(width):
+            buffer[column] = products[row, column] + bias[column]
+
+    @njit(**OPTIONS)
+    def take_ints(products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
+        bias, scale, sums, added = weight[1][layer], weight[2][layer], weight[3][layer], weight[4][layer]
+        row_step, middle = step[given], centre[given]
+        for column in range(width):
+            value = np.float32(bits_of(products[row, column]) - added[column]) * (row_step * scale[column])
+            buffer[column] = value + middle * sums[column] + bias[column]
+
+    return take_ints if kind == "int8" else take_float  # type: ignore[no-any-return]
+
+
+@njit(**OPTIONS)
+def activate(buffer, width, code):  # type: ignore[no-untyped-def]
+    """``code``: see `CODES`."""
+    if code == 0:
+        for column in range(width):
+            x = buffer[column]
+            buffer[column] = HALF * x * (ONE + erf(x * np.float32(0.7071067811865476)))
+    elif code == 1:
+        for column in range(width):
+            x = buffer[column]
+            inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
+            buffer[column] = HALF * x * (ONE + tanh(inner))
+    else:
+        for column in range(width):
+            x = buffer[column]
+            buffer[column] = np.float32(0.0) if x < np.float32(0.0) else x
+
+
+@njit(**OPTIONS)
+def add_norm(buffer, residual, width, weight, bias, eps, output):  # type: ignore[no-untyped-def]
+    """``LayerNorm(residual + buffer)`` into ``output`` and the buffer. ``output`` may be the residual."""
+    total = np.float32(0.0)
+    for column in range(width):
+        value = buffer[column] + residual[column]
+        buffer[column] = value
+        total += value
+    mean = total / np.float32(width)
+    squares = np.float32(0.0)
+    for column in range(width):
+        apart = buffer[column] - mean
+        squares += apart * apart
+    inverse = ONE / np.sqrt(squares / np.float32(width) + eps)
+    for column in range(width):
+        buffer[column] = (buffer[column] - mean) * inverse * weight[column] + bias[column]
+    for column in range(width):
+        output[column] = buffer[column]

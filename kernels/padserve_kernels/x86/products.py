@@ -1,0 +1,63 @@
+"""Whole products of packed weights, made of tiles.
+
+A weight ``[out_features, in_features]`` is packed into panels of 64 outputs: ``[panels, words, 64]`` 32-bit words, each
+with the 1 (float32), 2 (bfloat16) or 4 (int8) inputs of a column that one instruction multiplies. What is missing of a
+panel or a word is zero.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from padserve_kernels.x86.features import Kind
+from padserve_kernels.x86.tiles import LANES, ROWS, VECTORS, small_product
+
+PANEL = LANES * VECTORS
+IN_WORD: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4}
+STORED: dict[Kind, Any] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}
+"""How weights are held; of bfloat16 the bits."""
+
+
+def words_of(kind: Kind, width: int) -> int:
+    """32-bit words that hold a row of ``width``."""
+    return -(-width // IN_WORD[kind])
+
+
+def padded(outputs: int) -> int:
+    """Columns that a product of so many outputs writes."""
+    return -(-outputs // PANEL) * PANEL
+
+
+def pack_weight(kind: Kind, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``weight``: ``[out_features, in_features]`` in `STORED`'s dtype. Returns it packed, flat."""
+    outputs, inputs = weight.shape
+    part, words = IN_WORD[kind], words_of(kind, inputs)
+    whole = np.zeros((padded(outputs), words * part), dtype=STORED[kind])
+    whole[:outputs, :inputs] = weight
+    panels = whole.reshape(-1, PANEL, words, part).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(panels).reshape(-1)
+
+
+@cache
+def product(kind: Kind) -> Callable[..., None]:
+    """``multiply(a, a_stride, rows, weight, words, panels, c, c_stride)`` for compiled functions: all of ``c = a @ weight``.
+
+    Addresses and strides are in bytes; see `padserve_kernels.x86.tiles.small_product`.
+    """
+    multiply_small = small_product(kind)
+    in_panel = PANEL * 4
+
+    @njit("void(int64, int64, int64, int64, int64, int64, int64, int64)", nogil=True)
+    def multiply(a, a_stride, rows, weight, words, panels, c, c_stride):  # type: ignore[no-untyped-def]
+        for panel in range(panels):
+            columns = weight + panel * words * in_panel
+            for row in range(0, rows, ROWS):
+                count = min(rows - row, ROWS)
+                to = c + row * c_stride + panel * in_panel
+                multiply_small(count, VECTORS, a + row * a_stride, a_stride, columns, in_panel, words, to, c_stride)
+
+    return multiply  # type: ignore[no-any-return]

@@ -1,0 +1,149 @@
+"""Products of a few rows with a few vectors of columns, kept in registers, as LLVM code inside compiled functions.
+
+The sum over ``words`` runs in order in every tile, so that a row's result is the same bits in whatever tile it was.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from padserve_kernels.x86.features import Kind
+
+LANES = 16
+"""32-bit lanes of a vector."""
+VECTOR_BYTES = 64
+ROWS, VECTORS = 6, 4
+"""Of the largest tile: 24 sums, 4 vectors of columns and one of rows fit 32 registers."""
+
+
+class _BFloat(ir.Type):
+    """llvmlite has no bfloat."""
+
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_INTS, _FLOATS = ir.VectorType(_I32, LANES), ir.VectorType(_F32, LANES)
+_BYTES, _HALVES = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(_BFloat(), 2 * LANES)
+
+
+@cache
+def small_product(kind: Kind) -> Callable[..., None]:
+    """``multiply(rows, vectors, a, a_stride, b, b_stride, words, c, c_stride)`` for compiled functions: ``c = a @ b``.
+
+    At most `ROWS` rows and `VECTORS` vectors of columns. Addresses and strides are in bytes. ``a``: ``[rows, words]``
+    32-bit words, each one float32, two bfloat16, or four unsigned bytes. ``b``: ``[words, 16 * vectors]`` words of a
+    column each, signed bytes against unsigned ones. ``c``: ``[rows, 16 * vectors]`` float32, int32 for bytes. ``words``
+    is at least 1.
+    """
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: list[Any]) -> Any:
+        rows, vectors, *rest = args
+        end = builder.append_basic_block("tiles.end")
+        choice = builder.add(builder.mul(rows, _I64(VECTORS)), vectors)
+        switch = builder.switch(choice, end)
+        for count in range(1, ROWS + 1):
+            for width in range(1, VECTORS + 1):
+                block = builder.append_basic_block(f"tile.{count}.{width}")
+                switch.add_case(_I64(count * VECTORS + width), block)
+                builder.position_at_end(block)
+                _tile(kind, count, width, builder, rest)
+                builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def tiles(typing, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
+        return types.void(*[types.int64] * 9), generate
+
+    @njit("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)", nogil=True)
+    def multiply(rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
+        tiles(rows, vectors, a, a_stride, b, b_stride, words, c, c_stride)
+
+    return multiply  # type: ignore[no-any-return]
+
+
+def _tile(kind: Kind, rows: int, vectors: int, builder: ir.IRBuilder, args: list[Any]) -> None:
+    a, a_stride, b, b_stride, words, c, c_stride = args
+    sums, word = (_INTS if kind == "int8" else _FLOATS), (_F32 if kind == "float32" else _I32)
+    vector = ir.VectorType(word, LANES)
+    before = builder.block
+    loop, after = builder.append_basic_block("tile.loop"), builder.append_basic_block("tile.after")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    done, a_at, b_at = (_phi(builder, _I64, start, before) for start in (_I64(0), a, b))
+    old = [_phi(builder, sums, ir.Constant(sums, None), before) for _ in range(rows * vectors)]
+    columns = [_load(builder, builder.add(b_at, _I64(VECTOR_BYTES * place)), vector) for place in range(vectors)]
+    new = []
+    for index, address in enumerate(_rows(builder, a_at, a_stride, rows)):
+        given = _spread(builder, _load(builder, address, word), vector)
+        for place, column in enumerate(columns):
+            new.append(_multiply_add(kind, builder, old[index * vectors + place], given, column))
+    following = (builder.add(done, _I64(1)), builder.add(a_at, _I64(4)), builder.add(b_at, b_stride))
+    for phi, value in zip([done, a_at, b_at, *old], [*following, *new], strict=True):
+        phi.add_incoming(value, loop)
+    builder.cbranch(builder.icmp_signed("<", following[0], words), loop, after)
+    builder.position_at_end(after)
+    for index, address in enumerate(_rows(builder, c, c_stride, rows)):
+        for place in range(vectors):
+            _store(builder, new[index * vectors + place], builder.add(address, _I64(VECTOR_BYTES * place)))
+
+
+def _rows(builder: ir.IRBuilder, start: Any, stride: Any, count: int) -> list[Any]:
+    """Addresses of rows."""
+    addresses = [start]
+    for _ in range(count - 1):
+        addresses.append(builder.add(addresses[-1], stride))
+    return addresses
+
+
+def _store(builder: ir.IRBuilder, value: Any, address: Any) -> None:
+    stored = builder.store(value, builder.inttoptr(address, value.type.as_pointer()))
+    stored.align = 4
+
+
+def _phi(builder: ir.IRBuilder, kind: ir.Type, start: Any, before: Any) -> Any:
+    phi = builder.phi(kind)
+    phi.add_incoming(start, before)
+    return phi
+
+
+def _load(builder: ir.IRBuilder, address: Any, kind: ir.Type) -> Any:
+    loaded = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    loaded.align = 4
+    return loaded
+
+
+def _spread(builder: ir.IRBuilder, word: Any, vector: ir.VectorType) -> Any:
+    empty = ir.Constant(vector, ir.Undefined)
+    one = builder.insert_element(empty, word, _I32(0))
+    return builder.shuffle_vector(one, empty, ir.Constant(_INTS, [0] * LANES))
+
+
+def _multiply_add(kind: Kind, builder: ir.IRBuilder, sums: Any, row: Any, column: Any) -> Any:
+    if kind == "float32":
+        name, args = "llvm.fma.v16f32", [row, column, sums]
+    elif kind == "bfloat16":
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        args = [sums, builder.bitcast(row, _HALVES), builder.bitcast(column, _HALVES)]
+    else:
+        name = "llvm.x86.avx512.vpdpbusd.512"
+        args = [sums, builder.bitcast(row, _BYTES), builder.bitcast(column, _BYTES)]
+    function = builder.module.globals.get(name)
+    if function is None:
+        signature = ir.FunctionType(sums.type, [arg.type for arg in args])
+        function = ir.Function(builder.module, signature, name)
+    return builder.call(function, args)
