@@ -84,10 +84,14 @@ def attended(qkv: Tensor, lengths: tuple[int, ...], num_heads: int, attend: Atte
     return attend(query, key, value, lengths).reshape(total, -1)
 
 
-def plain_attention(head_dim: int) -> Attend:
+class PlainAttention:
     """Scaled dot products within each sequence, no bias."""
-    scale = head_dim**-0.5
-    return lambda query, key, value, lengths: packed_attention(query, key, value, lengths, scale)
+
+    def __init__(self, head_dim: int) -> None:
+        self._scale = head_dim**-0.5
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        return packed_attention(query, key, value, lengths, self._scale)
 
 
 def _norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:

@@ -67,9 +67,10 @@ def head_over_hidden(model: Any) -> Callable[[Tensor], Tensor]:
     headed = copy.copy(model)
     headed._modules = dict(model._modules)
     headed._modules[model.base_model_prefix] = _GivenHidden(model.base_model)
+    dtype = model.dtype
 
     def head(hidden: Tensor) -> Tensor:
-        logits: Tensor = headed(inputs_embeds=hidden).logits
+        logits: Tensor = headed(inputs_embeds=hidden.to(dtype)).logits
         return logits.float()
 
     return head

@@ -20,6 +20,7 @@ from padserve.errors import ConfigError
 from padserve.models import heads
 from padserve.models.agreement import Samples, make_samples, sample_encodings
 from padserve.models.checkpoint import Checkpoint, default_dtype, draft_spec, max_length, read_checkpoint
+from padserve.models.compiled import compile_int8
 from padserve.models.families.base import Family, PackedEncoder
 from padserve.models.families.table import find_family
 from padserve.models.fastest import load_fastest
@@ -33,8 +34,7 @@ from padserve.models.stock import StockModel, load_stock
 from padserve.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-FUSED = "packed, fused"
-INT8 = "packed, fused, int8"
+COMPILED, FUSED = "packed, compiled", "packed, fused"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
 """What the stock model is loaded as; int8 is made from float32."""
 CALIBRATION_SEED, CHECK_SEED = 0, 1
@@ -133,15 +133,18 @@ def _settle_int8(
     calibration = sample_encodings(tokenizer, loading.head, limit, _embedding_rows(loading), CALIBRATION_SEED)
     with torch.inference_mode():
         inputs = fused.trace(*packed_inputs(pack(calibration), offset, loading.device))
-        encoder = quantize_encoder(fused, family.layers(base) or [], inputs)
-    runner = PackedRunner(INT8, encoder, _packed_head(loading, family), offset, loading.device)
+        quantized = quantize_encoder(fused, family.layers(base) or [], inputs)
+    compiled = compile_int8(quantized)
+    kind = f"{FUSED if compiled is None else COMPILED}, int8"
+    encoder = quantized if compiled is None else compiled
+    runner = PackedRunner(kind, encoder, _packed_head(loading, family), offset, loading.device)
     agreement = samples.agreement(runner)
     found = f"{agreement.measure} with float32 is {agreement.value:.5f}, {agreement.bound} is needed"
     if not agreement.passes:
         raise ConfigError(f"models.{name}.dtype: int8 does not suit this checkpoint: {found}; use float32 or bfloat16")
     error = probe.error(runner)
     family.release(base)
-    return runner, error, f"{INT8}: {found}"
+    return runner, error, f"{kind}: {found}"
 
 
 def _settle(loading: _Loading, probe: Probe) -> tuple[Runner, float, str]:
@@ -161,7 +164,7 @@ def _settle(loading: _Loading, probe: Probe) -> tuple[Runner, float, str]:
             rejected.append(f"{kind} does not run ({type(failure).__name__})")
             continue
         if error <= tolerance:
-            if kind == FUSED and loading.family is not None:
+            if kind in (COMPILED, FUSED) and loading.family is not None:
                 loading.family.release(loading.stock.base)
             else:
                 error = _pack_weights(loading.stock.model, runner, probe, tolerance, error)
@@ -207,8 +210,9 @@ def _pack_weights(model: Any, runner: Runner, probe: Probe, tolerance: float, er
 
 def _ways(loading: _Loading) -> Iterator[tuple[str, Callable[[], Runner]]]:
     if loading.model.batching in ("auto", "packed") and loading.family is not None:
-        yield FUSED, lambda: _packed(loading, fused=True)
-        yield "packed", lambda: _packed(loading, fused=False)
+        yield COMPILED, lambda: _packed(loading, COMPILED)
+        yield FUSED, lambda: _packed(loading, FUSED)
+        yield "packed", lambda: _packed(loading, "packed")
     if loading.model.batching in ("auto", "padded"):
         yield "padded", lambda: _padded(loading, PaddedRunner)
         yield "equal-length", lambda: _padded(loading, EqualLengthRunner)
@@ -221,18 +225,25 @@ def _padded(loading: _Loading, way: type[PaddedRunner]) -> Runner:
     return way(loading.stock.whole(loading.head), _pad_token_id(loading.checkpoint), loading.device)
 
 
-def _packed(loading: _Loading, fused: bool) -> Runner:
+def _packed(loading: _Loading, kind: str) -> Runner:
     assert loading.family is not None
-    family, model, config = loading.family, loading.stock.model, loading.checkpoint.config
+    family, config = loading.family, loading.checkpoint.config
+    encoder, head = _encoder(loading, family, kind), _packed_head(loading, family)
+    return PackedRunner(kind, encoder, head, family.position_offset(config), loading.device)
+
+
+def _encoder(loading: _Loading, family: Family, kind: str) -> PackedEncoder:
+    """Errors: `NotImplementedError` where the family has none of this kind."""
     base = loading.stock.base
-    encoder: PackedEncoder | None = family.fused_encoder(base) if fused else None
-    if fused and encoder is None:
-        raise NotImplementedError("the family has no fused encoder for this checkpoint")
-    if encoder is None:
-        model.set_attn_implementation(register())
-        encoder = family.stock_encoder(base)
-    kind = FUSED if fused else "packed"
-    return PackedRunner(kind, encoder, _packed_head(loading, family), family.position_offset(config), loading.device)
+    if kind == COMPILED:
+        return family.compiled_encoder(base)
+    if kind == FUSED:
+        fused = family.fused_encoder(base)
+        if fused is None:
+            raise NotImplementedError("the family has no fused encoder for this checkpoint")
+        return fused
+    loading.stock.model.set_attn_implementation(register())
+    return family.stock_encoder(base)
 
 
 def _packed_head(loading: _Loading, family: Family) -> heads.HeadRunner:

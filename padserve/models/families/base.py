@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from padserve.attention.packed import PackedLengths
-from padserve.models.fused import ACTIVATIONS, AfterFirst, Attend, FusedEncoder, FusedLayer, StockLayer, plain_attention
+from padserve.models.compiled import CompiledEncoder, compile_layers
+from padserve.models.fused import ACTIVATIONS, AfterFirst, Attend, FusedEncoder, FusedLayer, PlainAttention, StockLayer
 
 PackedEncoder = Callable[[Tensor, Tensor, Tensor | None, tuple[int, ...], Tensor | None], Tensor]
 """(input_ids, position_ids, token_type_ids, lengths, wanted), the first three ``[total_tokens]`` -> hidden states
@@ -53,11 +54,20 @@ class Family:
         ]
         return FusedEncoder(self.embed(base), layers, self.after_first(base))
 
+    def compiled_encoder(self, base: Any) -> CompiledEncoder:
+        """The encoder as one compiled call. Errors: `NotImplementedError` where it cannot be."""
+        stock = self.layers(base)
+        activation = None if stock is None else ACTIVATIONS.get(self.activation_name(base.config))
+        plain = all(isinstance(attend, PlainAttention) for attend in self.attention(base))
+        if stock is None or activation is None or not plain or self.after_first(base) is not None:
+            raise NotImplementedError("the family has no compiled encoder for this checkpoint")
+        return compile_layers(self.embed(base), stock, base.config.num_attention_heads, activation)
+
     def attention(self, base: Any) -> list[Attend]:
         """What attends in each layer."""
         stock = self.layers(base) or []
         heads = base.config.num_attention_heads
-        return [plain_attention(layer.query.out_features // heads) for layer in stock]
+        return [PlainAttention(layer.query.out_features // heads) for layer in stock]
 
     def after_first(self, base: Any) -> AfterFirst | None:
         """What the family has between the first layer and the second."""
