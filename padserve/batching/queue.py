@@ -72,7 +72,7 @@ class BatchQueue:
             self._scheduler.add(entries)
             self._report(entries[0].model)
             self._changed.notify(len(entries))
-            self._filled.notify()
+            self._wake_preparer()
 
     def take(self) -> FormedBatch | None:
         """Block until there is a batch to run; None once the queue is closed and empty."""
@@ -82,7 +82,7 @@ class BatchQueue:
                 return self._wait_for_batch()
             finally:
                 self._idle -= 1
-                self._filled.notify()
+                self._wake_preparer()
 
     def _wait_for_batch(self) -> FormedBatch | None:
         while True:
@@ -127,6 +127,10 @@ class BatchQueue:
                 self._prepared = decision.batch.pack()
                 self._report(decision.batch.model)
                 self._changed.notify()
+
+    def _wake_preparer(self) -> None:
+        if self._may_prepare():
+            self._filled.notify()
 
     def _may_prepare(self) -> bool:
         return self._idle == 0 and self._prepared is None and self._scheduler.full_batch_waits()

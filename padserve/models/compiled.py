@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from padserve.models.fused import Embed, FusedActivation, PlainAttention, StockLayer
+from padserve.core import Batch, Int64Array, Output
+from padserve.models.fused import Embed, PlainAttention, StockLayer
+from padserve.models.heads import HeadRunner
 from padserve.models.int8 import Int8Encoder
+from padserve.models.linear import FusedActivation
+from padserve.models.positions import offset_positions
 from padserve_kernels.post_norm_encoder import (
+    Embeddings,
     EncoderWeights,
     Kind,
     LayerWeights,
@@ -23,6 +28,7 @@ from padserve_kernels.post_norm_encoder import (
 
 if TYPE_CHECKING:
     from padserve_kernels.post_norm_encoder.compiled import CompiledEncoder as Kernel
+    from padserve_kernels.post_norm_encoder.compiled import Tokens
 
 KINDS: dict[torch.dtype, Kind] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -33,21 +39,45 @@ class CompiledEncoder:
     def __init__(self, embed: Embed, kernel: "Kernel") -> None:
         self.embed, self._kernel = embed, kernel
 
-    def __call__(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        token_type_ids: Tensor | None,
-        lengths: tuple[int, ...],
-        wanted: Tensor | None = None,
-    ) -> Tensor:
-        return self._kernel(self.embed(input_ids, position_ids, token_type_ids), lengths, wanted)
+    def run(self, batch: Batch, positions: Int64Array, wanted: Int64Array | None, means: bool) -> Output:
+        """Float32 ``[rows, hidden]``: of ``wanted`` rows, None for all, or with ``means`` one of each sequence."""
+        if self._kernel.takes_tokens:
+            return self._kernel(self._tokens(batch, positions), batch.cu_seqlens, wanted, means)
+        types = None if batch.token_type_ids is None else torch.from_numpy(batch.token_type_ids)
+        with torch.inference_mode():
+            hidden = self.embed(torch.from_numpy(batch.input_ids), torch.from_numpy(positions), types)
+        return self._kernel(hidden.float().numpy(), batch.cu_seqlens, wanted, means)
+
+    def _tokens(self, batch: Batch, positions: Int64Array) -> "Tokens":
+        from padserve_kernels.post_norm_encoder.compiled import Tokens
+
+        return Tokens(batch.input_ids, positions, batch.token_type_ids)
+
+
+class CompiledRunner:
+    """A batch in one call, with no tensors of torch but where the head needs them."""
+
+    def __init__(self, kind: str, encoder: CompiledEncoder, head: HeadRunner, offset: int) -> None:
+        self.kind, self.encoder, self.head, self.offset = kind, encoder, head, offset
+
+    def run(self, batch: Batch) -> list[Output]:
+        positions = offset_positions(batch, self.offset)
+        if self.head.takes_means(batch):
+            return self.head.run_means(self.encoder.run(batch, positions, None, means=True))
+        hidden = self.encoder.run(batch, positions, self.head.rows(batch), means=False)
+        with torch.inference_mode():
+            return self.head.run(torch.from_numpy(hidden), batch)
 
 
 def compile_layers(
-    embed: Embed, layers: Sequence[StockLayer], num_heads: int, activation: FusedActivation
+    embed: Embed,
+    tables: Embeddings | None,
+    layers: Sequence[StockLayer],
+    num_heads: int,
+    activation: FusedActivation,
 ) -> CompiledEncoder:
-    """Of stock layers in float32 or bfloat16, with plain attention.
+    """Of stock layers in float32 or bfloat16, with plain attention. ``tables``: what ``embed`` does, where it is just
+    that.
 
     Errors: `NotImplementedError` where this processor, or the kernel, lacks something.
     """
@@ -68,10 +98,10 @@ def compile_layers(
         )
         for layer in layers
     )
-    return CompiledEncoder(embed, compile_encoder(EncoderWeights(kind, made, num_heads, activation)))
+    return CompiledEncoder(embed, compile_encoder(EncoderWeights(kind, made, num_heads, activation, tables)))
 
 
-def compile_int8(encoder: Int8Encoder) -> CompiledEncoder | None:
+def compile_int8(encoder: Int8Encoder, tables: Embeddings | None) -> CompiledEncoder | None:
     """The same encoder compiled; None where it cannot be."""
     plain = all(isinstance(layer.attend, PlainAttention) for layer in encoder.layers)
     if not plain or encoder.after_first is not None or not can_compile("int8"):
@@ -88,9 +118,8 @@ def compile_int8(encoder: Int8Encoder) -> CompiledEncoder | None:
         for layer in encoder.layers
     )
     first = encoder.layers[0]
-    return CompiledEncoder(
-        encoder.embed, compile_encoder(EncoderWeights("int8", made, first.num_heads, first.activation))
-    )
+    weights = EncoderWeights("int8", made, first.num_heads, first.activation, tables)
+    return CompiledEncoder(encoder.embed, compile_encoder(weights))
 
 
 def _weight(*linears: nn.Linear) -> Weight:
@@ -99,6 +128,19 @@ def _weight(*linears: nn.Linear) -> Weight:
         for linear in linears
     ]
     return Weight(torch.cat([linear.weight.detach() for linear in linears]), torch.cat(biases))
+
+
+def tables_of(embeddings: nn.Module) -> Embeddings | None:
+    """Of a module that adds the rows of its tables and norms the sum, as BERT's does; None for any other."""
+    words, positions = (getattr(embeddings, name, None) for name in ("word_embeddings", "position_embeddings"))
+    types, norm = getattr(embeddings, "token_type_embeddings", None), getattr(embeddings, "LayerNorm", None)
+    known = {"word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm", "dropout"}
+    plain = all(type(table) is nn.Embedding for table in (words, positions, types) if table is not None)
+    others = {name for name, _ in embeddings.named_children()} - known
+    if words is None or positions is None or type(norm) is not nn.LayerNorm or not plain or others:
+        return None
+    weight = None if types is None else types.weight
+    return Embeddings(words.weight, positions.weight, weight, _norm(norm))
 
 
 def _norm(norm: nn.LayerNorm) -> Norm:

@@ -17,10 +17,15 @@ from padserve.core import Batch, Int64Array, Output
 @dataclass(frozen=True, slots=True)
 class HeadRunner:
     """``rows(batch)``: the rows of the packed stream that the head reads, None for all, so that an encoder's last layer
-    can leave out the others. ``run(hidden, batch)``: one output a sequence, from the hidden states of those rows."""
+    can leave out the others. ``run(hidden, batch)``: one output a sequence, from the hidden states of those rows.
+
+    ``takes_means(batch)``: whether it only needs the mean of each sequence; ``run_means(means)`` takes these, float32
+    ``[num_seqs, hidden]``."""
 
     rows: Callable[[Batch], Int64Array | None]
     run: Callable[[Tensor, Batch], list[Output]]
+    takes_means: Callable[[Batch], bool] = lambda batch: False
+    run_means: Callable[[Output], list[Output]] = list
 
     def over_all(self, hidden: Tensor, batch: Batch) -> list[Output]:
         """From the hidden states of every row, ``[total_tokens, hidden]``."""
@@ -115,6 +120,20 @@ def embedding_head(modules: Sequence[Any]) -> HeadRunner:
             return pooling
         return Pooling(pooling.embedding_dimension, pooling_mode=mode, include_prompt=pooling.include_prompt)
 
+    def takes_means(batch: Batch) -> bool:
+        modes = {pooling.pooling_mode if mode is None else mode for mode in batch.poolings}
+        return modes == {"mean"} and (pooling.include_prompt or not any(batch.prompt_tokens))
+
+    def run_means(means: Output) -> list[Output]:
+        return list(after(torch.from_numpy(means)) if rest else means)
+
+    def after(embeddings: Tensor) -> Output:
+        features: dict[str, Any] = {"sentence_embedding": embeddings}
+        for module in rest:
+            features = module(features)
+        shaped: Output = features["sentence_embedding"].float().cpu().numpy()
+        return shaped
+
     def rows_of(batch: Batch) -> Int64Array | None:
         """Where every sequence is pooled by its first token, or every one by its last."""
         modes = {pooling.pooling_mode if mode is None else mode for mode in batch.poolings}
@@ -134,15 +153,12 @@ def embedding_head(modules: Sequence[Any]) -> HeadRunner:
                 "cu_seq_lens_q": cu_seqlens,
                 "prompt_length": prompt,
             }
-            features = {"sentence_embedding": pooling_for(mode)(features)["sentence_embedding"].cpu()}
-            for module in rest:
-                features = module(features)
-            embeddings = features["sentence_embedding"].float().cpu().numpy()
+            embeddings = after(pooling_for(mode)(features)["sentence_embedding"].cpu())
             for index, embedding in zip(indices, embeddings, strict=True):
                 outputs[index] = embedding
         return [output for output in outputs if output is not None]
 
-    return HeadRunner(rows_of, run)
+    return HeadRunner(rows_of, run, takes_means, run_means)
 
 
 def _groups(batch: Batch) -> dict[tuple[str | None, int], list[int]]:

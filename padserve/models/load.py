@@ -20,7 +20,7 @@ from padserve.errors import ConfigError
 from padserve.models import heads
 from padserve.models.agreement import Samples, make_samples, sample_encodings
 from padserve.models.checkpoint import Checkpoint, default_dtype, draft_spec, max_length, read_checkpoint
-from padserve.models.compiled import compile_int8
+from padserve.models.compiled import CompiledRunner, compile_int8
 from padserve.models.families.base import Family, PackedEncoder
 from padserve.models.families.table import find_family
 from padserve.models.fastest import load_fastest
@@ -134,10 +134,13 @@ def _settle_int8(
     with torch.inference_mode():
         inputs = fused.trace(*packed_inputs(pack(calibration), offset, loading.device))
         quantized = quantize_encoder(fused, family.layers(base) or [], inputs)
-    compiled = compile_int8(quantized)
+    compiled, head = compile_int8(quantized, family.tables(base)), _packed_head(loading, family)
     kind = f"{FUSED if compiled is None else COMPILED}, int8"
-    encoder = quantized if compiled is None else compiled
-    runner = PackedRunner(kind, encoder, _packed_head(loading, family), offset, loading.device)
+    runner = (
+        PackedRunner(kind, quantized, head, offset, loading.device)
+        if compiled is None
+        else CompiledRunner(kind, compiled, head, offset)
+    )
     agreement = samples.agreement(runner)
     found = f"{agreement.measure} with float32 is {agreement.value:.5f}, {agreement.bound} is needed"
     if not agreement.passes:
@@ -160,7 +163,8 @@ def _settle(loading: _Loading, probe: Probe) -> tuple[Runner, float, str]:
             rejected.append(f"{kind}: {failure}")
             continue
         except Exception as failure:
-            logger.debug("%s: %s does not run: %s", loading.model.name, kind, failure, exc_info=True)
+            level = logging.WARNING if kind == COMPILED else logging.DEBUG
+            logger.log(level, "%s: %s does not run: %s", loading.model.name, kind, failure, exc_info=True)
             rejected.append(f"{kind} does not run ({type(failure).__name__})")
             continue
         if error <= tolerance:
@@ -210,7 +214,7 @@ def _pack_weights(model: Any, runner: Runner, probe: Probe, tolerance: float, er
 
 def _ways(loading: _Loading) -> Iterator[tuple[str, Callable[[], Runner]]]:
     if loading.model.batching in ("auto", "packed") and loading.family is not None:
-        yield COMPILED, lambda: _packed(loading, COMPILED)
+        yield COMPILED, lambda: _compiled(loading)
         yield FUSED, lambda: _packed(loading, FUSED)
         yield "packed", lambda: _packed(loading, "packed")
     if loading.model.batching in ("auto", "padded"):
@@ -232,11 +236,16 @@ def _packed(loading: _Loading, kind: str) -> Runner:
     return PackedRunner(kind, encoder, head, family.position_offset(config), loading.device)
 
 
+def _compiled(loading: _Loading) -> Runner:
+    assert loading.family is not None
+    family, config = loading.family, loading.checkpoint.config
+    encoder, head = family.compiled_encoder(loading.stock.base), _packed_head(loading, family)
+    return CompiledRunner(COMPILED, encoder, head, family.position_offset(config))
+
+
 def _encoder(loading: _Loading, family: Family, kind: str) -> PackedEncoder:
     """Errors: `NotImplementedError` where the family has none of this kind."""
     base = loading.stock.base
-    if kind == COMPILED:
-        return family.compiled_encoder(base)
     if kind == FUSED:
         fused = family.fused_encoder(base)
         if fused is None:
@@ -259,7 +268,7 @@ def _packed_head(loading: _Loading, family: Family) -> heads.HeadRunner:
 
 def _spec(loading: _Loading, runner: Runner, limit: int) -> ModelSpec:
     draft = draft_spec(loading.checkpoint, loading.model, str(loading.device), limit)
-    batching: Literal["packed", "padded"] = "packed" if isinstance(runner, PackedRunner) else "padded"
+    batching: Literal["packed", "padded"] = "padded" if isinstance(runner, PaddedRunner) else "packed"
     return replace(draft, batching=batching, embedding=loading.stock.embedding)
 
 

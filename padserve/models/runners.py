@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from padserve.core import Batch, Int64Array, Output
+from padserve.core import Batch, Output
 from padserve.models.families.base import PackedEncoder
 from padserve.models.heads import HeadRunner
+from padserve.models.positions import offset_positions
 
 Padded = dict[str, Tensor]
 WholeModel = Callable[[Padded, Batch], list[Output]]
@@ -44,22 +45,6 @@ def packed_inputs(
     types = None if batch.token_type_ids is None else torch.from_numpy(batch.token_type_ids).to(device)
     ids, positions = torch.from_numpy(batch.input_ids), torch.from_numpy(offset_positions(batch, offset))
     return ids.to(device), positions.to(device), types, tuple(batch.lengths.tolist())
-
-
-def offset_positions(batch: Batch, offset: int) -> Int64Array:
-    """Positions from ``offset`` in each sequence, ``[total_tokens]``.
-
-    An offset is padding_idx + 1, and the modules that have one count only tokens that are not padding: one that stands
-    in the text itself stays at padding_idx and moves none after it.
-    """
-    counted = batch.input_ids != offset - 1
-    if offset == 0 or counted.all():
-        return batch.position_ids + offset
-    running = np.cumsum(counted)
-    starts = batch.cu_seqlens[:-1]
-    before = np.repeat(running[starts] - counted[starts], batch.lengths)
-    positions: Int64Array = (running - before) * counted + offset - 1
-    return positions
 
 
 class PaddedRunner:

@@ -14,13 +14,13 @@ whatever else is in the batch. ``int8``: see `padserve_kernels.int8_rows` for ho
 
 from typing import TYPE_CHECKING
 
-from padserve_kernels.post_norm_encoder.layout import EncoderWeights, LayerWeights, Norm, Weight
+from padserve_kernels.post_norm_encoder.layout import Embeddings, EncoderWeights, LayerWeights, Norm, Weight
 from padserve_kernels.x86.features import Kind, supports
 
 if TYPE_CHECKING:
     from padserve_kernels.post_norm_encoder.compiled import CompiledEncoder
 
-__all__ = ["EncoderWeights", "Kind", "LayerWeights", "Norm", "Weight", "can_compile", "compile_encoder"]
+__all__ = ["Embeddings", "EncoderWeights", "Kind", "LayerWeights", "Norm", "Weight", "can_compile", "compile_encoder"]
 
 
 def can_compile(kind: Kind) -> bool:

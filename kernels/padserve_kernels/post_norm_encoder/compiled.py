@@ -5,6 +5,7 @@ Rows pass each layer in blocks, so that what is between two products stays in th
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from padserve_kernels.int8_rows import QuantizedWeight
 from padserve_kernels.post_norm_encoder.attention import attention
-from padserve_kernels.post_norm_encoder.layout import Activation, EncoderWeights, LayerWeights, Norm, Weight
-from padserve_kernels.post_norm_encoder.rows import CODES, activate, add_norm, put_row, take_row
+from padserve_kernels.post_norm_encoder.layout import Embeddings, EncoderWeights, LayerWeights, Norm, Weight
+from padserve_kernels.post_norm_encoder.rows import CODES, activate, add_norm, add_row, mean_rows, put_row, take_row
 from padserve_kernels.x86.features import Kind
 from padserve_kernels.x86.products import IN_WORD, PANEL, STORED, pack_weight, padded, product, words_of
 from padserve_kernels.x86.scalar import OPTIONS
@@ -30,29 +31,43 @@ Array = npt.NDArray[Any]
 LOG2_E = 1.4426950408889634
 
 
-class CompiledEncoder:
-    """``__call__(hidden, lengths, wanted)``: ``hidden`` float32 ``[total_tokens, hidden]`` -> the same, or of ``wanted``.
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Ids, positions, and types, each int64 ``[total_tokens]``; ``types`` None: all of type 0."""
 
-    ``lengths`` of the sequences add up to ``total_tokens``. ``wanted``: int64 rows ``[n]`` that are returned, None for
-    all; the last layer leaves out the others. Threads may call it at the same time.
-    """
+    ids: Array
+    positions: Array
+    types: Array | None = None
+
+
+class CompiledEncoder:
+    """A post-LayerNorm encoder with its weights packed. Threads may call it at the same time."""
 
     def __init__(self, weights: EncoderWeights) -> None:
         self.kind, self.num_heads = weights.kind, weights.num_heads
         first = weights.layers[0]
-        self.width = _shape(first.output)[0]
-        self.inner = _shape(first.up)[0]
+        self.width, self.inner = _shape(first.output)[0], _shape(first.up)[0]
         self.head_dim = self.width // weights.num_heads
         self._head_width = -(-self.head_dim // LANES) * LANES
-        columns = self._qkv_columns()
-        self._products = (
-            _stack(self.kind, [layer.qkv for layer in weights.layers], columns),
+        products = (
+            _stack(self.kind, [layer.qkv for layer in weights.layers], self._qkv_columns()),
             *(_stack(self.kind, [getattr(layer, name) for layer in weights.layers]) for name in NAMES),
         )
-        self._norms = tuple(_stack_norms(weights.layers, name) for name in ("attention_norm", "output_norm"))
-        self._eps = tuple(np.float32(getattr(first, name).eps) for name in ("attention_norm", "output_norm"))
-        self._code = CODES[weights.activation]
+        self._tables = None if weights.embeddings is None else _tables(weights.embeddings)
+        self._model = (
+            products,
+            tuple(_stack_norms(weights.layers, name) for name in NORMS),
+            tuple(np.float32(getattr(first, name).eps) for name in NORMS),
+            (self.num_heads, self.head_dim, self._head_width),
+            self.inner,
+            np.float32(self.head_dim**-0.5 * LOG2_E),
+            CODES[weights.activation],
+        )
         self._forward = _forward(self.kind)
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self._tables is not None
 
     def _qkv_columns(self) -> Array:
         """Where each output of ``qkv`` stands when every head takes whole vectors."""
@@ -60,48 +75,62 @@ class CompiledEncoder:
         columns: Array = head * self._head_width + place
         return columns
 
-    def __call__(self, hidden: Tensor, lengths: Sequence[int], wanted: Tensor | None = None) -> Tensor:
-        rows = hidden.float().contiguous().numpy()
-        ends = np.cumsum([0, *lengths])
-        picked = np.arange(len(rows)) if wanted is None else wanted.numpy()
-        result = np.empty((len(picked), self.width), np.float32)
-        self._run(rows, ends, picked, result)
-        return torch.from_numpy(result)
+    def __call__(self, given: Array | Tokens, ends: Array, wanted: Array | None = None, mean: bool = False) -> Array:
+        """Float32 ``[rows, hidden]``: of every token, of the ``wanted`` rows, or with ``mean`` one of each sequence.
 
-    def _run(self, hidden: Array, ends: Array, picked: Array, result: Array) -> None:
-        total, longest = len(hidden), int(np.diff(ends).max())
+        ``given``: `Tokens`, or float32 ``[total_tokens, hidden]`` in their place. ``ends``: int64 ``[num_seqs + 1]``,
+        where each sequence starts, and where the last ends. ``wanted``: int64 ``[n]``; the last layer leaves out the
+        others. Errors: `IndexError` for a token that a table does not have.
+        """
+        tables, tokens, hidden = self._given(given)
+        total = len(tokens[0]) if isinstance(given, Tokens) else len(hidden)
+        picked = np.arange(total) if wanted is None or mean else wanted
+        result = np.empty((len(picked), self.width), np.float32)
+        pooled = np.empty((len(ends) - 1 if mean else 0, self.width), np.float32)
+        longest = int(np.diff(ends).max())
+        spaces = self._spaces(total, len(picked), longest)
+        self._forward(tables, tokens, hidden, ends, picked, *self._model, result, pooled, *spaces)
+        return pooled if mean else result
+
+    def _given(self, given: Array | Tokens) -> tuple[Any, tuple[Array, Array, Array], Array]:
+        if not isinstance(given, Tokens):
+            return (
+                self._tables or _no_tables(self.kind),
+                (NO_IDS, NO_IDS, NO_IDS),
+                np.ascontiguousarray(given, np.float32),
+            )
+        if self._tables is None:
+            raise ValueError("an encoder without embeddings takes hidden states")
+        types = np.zeros_like(given.ids) if given.types is None else given.types
+        each = (given.ids, given.positions, types)
+        for name, ids, table in zip(("id", "position", "type"), each, self._tables[0], strict=True):
+            if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(table)):
+                raise IndexError(f"a token's {name} is outside of the {len(table)} that the model has")
+        return self._tables, each, NO_HIDDEN
+
+    def _spaces(self, total: int, picked: int, longest: int) -> tuple[Array, ...]:
         keys = -(-longest // LANES) * LANES
         qkv_width = padded(3 * self.num_heads * self._head_width)
-        block = min(BLOCK, max(total, len(picked)))
+        block = min(BLOCK, max(total, picked))
         operand, part = OPERAND[self.kind], IN_WORD[self.kind]
-        space = _space()
-        self._forward(
-            hidden,
-            ends,
-            picked,
-            self._products,
-            self._norms,
-            self._eps,
-            (self.num_heads, self.head_dim, self._head_width),
-            self.inner,
-            np.float32(self.head_dim**-0.5 * LOG2_E),
-            self._code,
-            result,
-            space.array("rows", (total, self.width), np.float32),
-            space.array("given", (total, words_of(self.kind, self.width) * part), operand),
-            space.array("between", (block, words_of(self.kind, self.width) * part), operand),
-            space.array("active", (block, words_of(self.kind, self.inner) * part), operand),
-            space.array("qkv", (total, qkv_width), np.float32),
-            space.array("context", (total, self.width), np.float32),
-            space.array("products", (block, padded(max(self.width, self.inner))), np.float32),
-            space.array("steps", (4, max(total, block)), np.float32),
-            space.array("keys", (self.head_dim, keys), np.float32),
-            space.array("scores", (ROWS, keys), np.float32),
-            space.array("attended", (ROWS, self._head_width), np.float32),
-            space.array("buffer", (max(qkv_width, self.inner),), np.float32),
+        array = _SPACE.array
+        return (
+            array("rows", (total, self.width), np.float32),
+            array("given", (total, words_of(self.kind, self.width) * part), operand),
+            array("between", (block, words_of(self.kind, self.width) * part), operand),
+            array("active", (block, words_of(self.kind, self.inner) * part), operand),
+            array("qkv", (total, qkv_width), np.float32),
+            array("context", (total, self.width), np.float32),
+            array("products", (block, padded(max(self.width, self.inner))), np.float32),
+            array("steps", (4, max(total, block)), np.float32),
+            array("keys", (self.head_dim, keys), np.float32),
+            array("scores", (ROWS, keys), np.float32),
+            array("attended", (ROWS, self._head_width), np.float32),
+            array("buffer", (max(qkv_width, self.inner),), np.float32),
         )
 
 
+NORMS = ("attention_norm", "output_norm")
 NAMES = ("output", "up", "down")
 
 
@@ -145,12 +174,37 @@ def _values(kind: Kind, values: Tensor) -> Array:
     return values.float().numpy() if kind == "float32" else values.numpy()
 
 
+def _tables(embeddings: Embeddings) -> tuple[tuple[Array, Array, Array], Array, Array, Any]:
+    """Words, positions and types as bits, then what the norm has."""
+    words, positions = _bits(embeddings.words), _bits(embeddings.positions)
+    types = np.zeros((1, words.shape[1]), words.dtype) if embeddings.types is None else _bits(embeddings.types)
+    norm = embeddings.norm
+    return (words, positions, types), _floats(norm.weight), _floats(norm.bias), np.float32(norm.eps)
+
+
+def _bits(table: Tensor) -> Array:
+    table = table.detach().contiguous()
+    half = table.dtype == torch.bfloat16
+    bits: Array = table.view(torch.int16).numpy().view(np.uint16) if half else table.float().numpy().view(np.int32)
+    return bits
+
+
+def _floats(vector: Tensor) -> Array:
+    given: Array = vector.detach().float().contiguous().numpy()
+    return given
+
+
+def _no_tables(kind: Kind) -> Any:
+    table = np.zeros((0, 1), np.uint16 if kind == "bfloat16" else np.int32)
+    return (table, table, table), np.zeros(0, np.float32), np.zeros(0, np.float32), np.float32(0)
+
+
 def _stack_norms(layers: Sequence[LayerWeights], name: str) -> tuple[Array, Array]:
     norms: list[Norm] = [getattr(layer, name) for layer in layers]
-    return (
-        np.stack([norm.weight.detach().float().numpy() for norm in norms]),
-        np.stack([norm.bias.detach().float().numpy() for norm in norms]),
+    weights, biases = (
+        [_floats(one) for one in part] for part in zip(*((n.weight, n.bias) for n in norms), strict=True)
     )
+    return np.stack(weights), np.stack(biases)
 
 
 class _Space(threading.local):
@@ -164,14 +218,26 @@ class _Space(threading.local):
         kept = self._kept.get(name)
         if kept is None or kept.nbytes < size:
             kept = self._kept[name] = np.empty(size, np.uint8)
-        return kept[:size].view(dtype).reshape(shape)
+        shaped: Array = kept[:size].view(dtype).reshape(shape)
+        return shaped
 
 
 _SPACE = _Space()
+NO_IDS, NO_HIDDEN = np.zeros(0, np.int64), np.zeros((0, 1), np.float32)
 
 
-def _space() -> _Space:
-    return _SPACE
+@njit(**OPTIONS)
+def _embed(tables, tokens, row, width, buffer, output):  # type: ignore[no-untyped-def]
+    """A token's embedding, into ``output`` and the buffer."""
+    (words, positions, types), weight, bias, eps = tables
+    ids, places, kinds = tokens
+    for column in range(width):
+        buffer[column] = np.float32(0.0)
+        output[column] = np.float32(0.0)
+    add_row(words, ids[row], width, buffer)
+    add_row(types, kinds[row], width, buffer)
+    add_row(positions, places[row], width, buffer)
+    add_norm(buffer, output, width, weight, bias, eps, output)
 
 
 @cache
@@ -202,6 +268,8 @@ def _forward(kind: Kind) -> Callable[..., None]:
 
     @njit(**OPTIONS)
     def forward(  # type: ignore[no-untyped-def]
+        tables,
+        tokens,
         hidden,
         ends,
         picked,
@@ -213,6 +281,7 @@ def _forward(kind: Kind) -> Callable[..., None]:
         scale,
         activation,
         result,
+        pooled,
         rows,
         given,
         between,
@@ -229,14 +298,17 @@ def _forward(kind: Kind) -> Callable[..., None]:
         w_qkv, w_output, w_up, w_down = weights
         (norm_1, bias_1), (norm_2, bias_2) = norms
         num_heads, head_dim, head_width = heads
-        total, width = hidden.shape
+        total, width = rows.shape
         layers, block = norm_1.shape[0], between.shape[0]
         step, centre, step_2, centre_2 = steps[0], steps[1], steps[2], steps[3]
         queries, used = num_heads * head_width, 3 * num_heads * head_width
         for row in range(total):
-            for column in range(width):
-                rows[row, column] = hidden[row, column]
-                buffer[column] = hidden[row, column]
+            if len(tokens[0]) > 0:
+                _embed(tables, tokens, row, width, buffer, rows[row])
+            else:
+                for column in range(width):
+                    rows[row, column] = hidden[row, column]
+                    buffer[column] = hidden[row, column]
             put(buffer, width, w_qkv[5][0], given, row, step, centre)
         for layer in range(layers):
             last = layer == layers - 1
@@ -275,5 +347,7 @@ def _forward(kind: Kind) -> Callable[..., None]:
                     add_norm(buffer, own, width, norm_2[layer], bias_2[layer], eps[1], own)
                     if not last:
                         put(buffer, width, w_qkv[5][layer + 1], given, first + row, step, centre)
+        if len(pooled) > 0:
+            mean_rows(result, ends, width, pooled)
 
     return forward  # type: ignore[no-any-return]

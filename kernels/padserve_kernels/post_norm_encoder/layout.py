@@ -41,6 +41,16 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class Embeddings:
+    """Tables ``[rows, hidden]``, float32 or bfloat16, whose rows are added. ``types``: None where there are none."""
+
+    words: Tensor
+    positions: Tensor
+    types: Tensor | None
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
 class EncoderWeights:
     """Layers of one shape. ``kind``: what products multiply; the weights of ``int8`` are `QuantizedWeight`."""
 
@@ -48,3 +58,4 @@ class EncoderWeights:
     layers: tuple[LayerWeights, ...]
     num_heads: int
     activation: Activation
+    embeddings: Embeddings | None = None

@@ -84,6 +84,28 @@ def take_row(kind: Kind) -> Callable[..., None]:
 
 
 @njit(**OPTIONS)
+def add_row(table, row, width, buffer):  # type: ignore[no-untyped-def]
+    """Add a table's row to the buffer. ``table``: bits, float32 as int32 or bfloat16 as uint16, ``[rows, width]``."""
+    shift = np.int32(0) if table.itemsize == 4 else np.int32(16)
+    for column in range(width):
+        buffer[column] += float_of(np.int32(table[row, column]) << shift)
+
+
+@njit(**OPTIONS)
+def mean_rows(rows, ends, width, output):  # type: ignore[no-untyped-def]
+    """``output[i]``: the mean of rows ``ends[i] .. ends[i + 1]``."""
+    for sequence in range(len(ends) - 1):
+        start, stop = ends[sequence], ends[sequence + 1]
+        for column in range(width):
+            output[sequence, column] = np.float32(0.0)
+        for row in range(start, stop):
+            for column in range(width):
+                output[sequence, column] += rows[row, column]
+        for column in range(width):
+            output[sequence, column] /= np.float32(stop - start)
+
+
+@njit(**OPTIONS)
 def activate(buffer, width, code):  # type: ignore[no-untyped-def]
     """``code``: see `CODES`."""
     if code == 0:

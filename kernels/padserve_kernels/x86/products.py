@@ -44,7 +44,7 @@ def pack_weight(kind: Kind, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @cache
 def product(kind: Kind) -> Callable[..., None]:
-    """``multiply(a, a_stride, rows, weight, words, panels, c, c_stride)`` for compiled functions: all of ``c = a @ weight``.
+    """``multiply(a, a_stride, rows, weight, words, panels, c, c_stride)`` for compiled functions: ``c = a @ weight``.
 
     Addresses and strides are in bytes; see `padserve_kernels.x86.tiles.small_product`.
     """

@@ -15,7 +15,7 @@ OPTIONS: dict[str, Any] = {
 HALF, ONE, TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bits_of(typing, x):  # type: ignore[no-untyped-def]
     """The bits of a float32, as an int32."""
 
@@ -25,7 +25,7 @@ def bits_of(typing, x):  # type: ignore[no-untyped-def]
     return types.int32(types.float32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def float_of(typing, x):  # type: ignore[no-untyped-def]
     """The float32 that has the bits of an int32."""
 
@@ -35,7 +35,7 @@ def float_of(typing, x):  # type: ignore[no-untyped-def]
     return types.float32(types.int32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def round_of(typing, x):  # type: ignore[no-untyped-def]
     """The nearest whole number, the even one of two."""
 

@@ -20,7 +20,7 @@ ROWS, VECTORS = 6, 4
 """Of the largest tile: 24 sums, 4 vectors of columns and one of rows fit 32 registers."""
 
 
-class _BFloat(ir.Type):
+class _BFloat(ir.Type):  # type: ignore[misc]
     """llvmlite has no bfloat."""
 
     intrinsic_name = "bf16"
@@ -65,7 +65,7 @@ def small_product(kind: Kind) -> Callable[..., None]:
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def tiles(typing, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
         return types.void(*[types.int64] * 9), generate
 

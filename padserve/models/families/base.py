@@ -6,8 +6,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from padserve.attention.packed import PackedLengths
-from padserve.models.compiled import CompiledEncoder, compile_layers
+from padserve.models.compiled import CompiledEncoder, compile_layers, tables_of
 from padserve.models.fused import ACTIVATIONS, AfterFirst, Attend, FusedEncoder, FusedLayer, PlainAttention, StockLayer
+from padserve_kernels.post_norm_encoder import Embeddings
 
 PackedEncoder = Callable[[Tensor, Tensor, Tensor | None, tuple[int, ...], Tensor | None], Tensor]
 """(input_ids, position_ids, token_type_ids, lengths, wanted), the first three ``[total_tokens]`` -> hidden states
@@ -61,7 +62,11 @@ class Family:
         plain = all(isinstance(attend, PlainAttention) for attend in self.attention(base))
         if stock is None or activation is None or not plain or self.after_first(base) is not None:
             raise NotImplementedError("the family has no compiled encoder for this checkpoint")
-        return compile_layers(self.embed(base), stock, base.config.num_attention_heads, activation)
+        return compile_layers(self.embed(base), self.tables(base), stock, base.config.num_attention_heads, activation)
+
+    def tables(self, base: Any) -> Embeddings | None:
+        """What `embed` adds and norms; None where it does more."""
+        return tables_of(base.embeddings)
 
     def attention(self, base: Any) -> list[Attend]:
         """What attends in each layer."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from padserve.models.families.base import Family, bert_layers
 from padserve.models.fused import StockLayer
+from padserve_kernels.post_norm_encoder import Embeddings
 
 
 class Electra(Family):
@@ -23,6 +24,9 @@ class Electra(Family):
             return projected
 
         return run
+
+    def tables(self, base: Any) -> Embeddings | None:
+        return None if hasattr(base, "embeddings_project") else super().tables(base)
 
 
 FAMILY = Electra()
