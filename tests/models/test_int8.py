@@ -13,10 +13,11 @@ from padserve.models.agreement import Agreement, compare
 from padserve.models.int8 import quantize_linears
 from padserve.models.pack import pack
 from padserve_kernels import int8_rows
-from tests.models.test_packed_parity import DEBERTA, EDGES, FAMILIES, FUSED, HEADS, crowd_lengths
+from padserve_kernels.post_norm_encoder import can_compile
+from tests.models.test_packed_parity import COMPILED, DEBERTA, EDGES, FAMILIES, FUSED, HEADS, crowd_lengths
 
-INT8 = "packed, fused, int8"
-QUANTIZED = [name for name, (kind, _) in FAMILIES.items() if kind == FUSED]
+QUANTIZED = [name for name, (kind, _) in FAMILIES.items() if kind in (COMPILED, FUSED)]
+COMPILE = {True: "packed, compiled, int8", False: "packed, fused, int8"}
 
 
 @pytest.fixture
@@ -28,12 +29,24 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("model_type", QUANTIZED)
+@pytest.mark.parametrize("compiled", [True, False])
 def test_alone_equals_crowd_and_is_near_float32(
-    model_type: str, head: Any, checkpoint: Any, load: Any, stock: Any, alone: Any, random_encodings: Any
+    compiled: bool,
+    model_type: str,
+    head: Any,
+    checkpoint: Any,
+    load: Any,
+    stock: Any,
+    alone: Any,
+    random_encodings: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if compiled and (FAMILIES[model_type][0] == FUSED or not can_compile("int8")):
+        pytest.skip("nothing of it is compiled here")
+    monkeypatch.setattr("padserve.models.compiled.can_compile", lambda kind: compiled)
     folder = checkpoint(model_type, head, **FAMILIES[model_type][1])
     model, reference = load(folder, dtype="int8"), stock(folder, head)
-    assert (model.runner.kind, model.spec.dtype) == (INT8, "int8")
+    assert (model.runner.kind, model.spec.dtype) == (COMPILE[compiled], "int8")
     assert model.agreement is not None
     encodings = random_encodings(crowd_lengths(), head)
     crowd = model.run(pack(encodings))

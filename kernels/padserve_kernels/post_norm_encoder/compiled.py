@@ -4,9 +4,8 @@ Rows pass each layer in blocks, so that what is between two products stays in th
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ from numba import njit
 from torch import Tensor
 
 from padserve_kernels.int8_rows import QuantizedWeight
-from padserve_kernels.post_norm_encoder.attention import attention
+from padserve_kernels.post_norm_encoder.attention import attend
 from padserve_kernels.post_norm_encoder.layout import Embeddings, EncoderWeights, LayerWeights, Norm, Weight
-from padserve_kernels.post_norm_encoder.rows import CODES, activate, add_norm, add_row, mean_rows, put_row, take_row
+from padserve_kernels.post_norm_encoder.rows import CODES, activate, add_norm, add_row, mean_rows, put, take
 from padserve_kernels.x86.features import Kind
-from padserve_kernels.x86.products import IN_WORD, PANEL, STORED, pack_weight, padded, product, words_of
+from padserve_kernels.x86.keep import keep_compiled
+from padserve_kernels.x86.products import IN_WORD, STORED, pack_weight, padded, product, words_of
 from padserve_kernels.x86.scalar import OPTIONS
 from padserve_kernels.x86.tiles import LANES, ROWS
 
@@ -63,7 +63,6 @@ class CompiledEncoder:
             np.float32(self.head_dim**-0.5 * LOG2_E),
             CODES[weights.activation],
         )
-        self._forward = _forward(self.kind)
 
     @property
     def takes_tokens(self) -> bool:
@@ -89,7 +88,7 @@ class CompiledEncoder:
         pooled = np.empty((len(ends) - 1 if mean else 0, self.width), np.float32)
         longest = int(np.diff(ends).max())
         spaces = self._spaces(total, len(picked), longest)
-        self._forward(tables, tokens, hidden, ends, picked, *self._model, result, pooled, *spaces)
+        _forward(tables, tokens, hidden, ends, picked, *self._model, result, pooled, *spaces)
         return pooled if mean else result
 
     def _given(self, given: Array | Tokens) -> tuple[Any, tuple[Array, Array, Array], Array]:
@@ -240,114 +239,89 @@ def _embed(tables, tokens, row, width, buffer, output):  # type: ignore[no-untyp
     add_norm(buffer, output, width, weight, bias, eps, output)
 
 
-@cache
-def _linear(kind: Kind) -> Callable[..., None]:
-    """``linear(operand, rows, weight, layer, products)``: a layer's product, for compiled functions."""
-    multiply, part = product(kind), IN_WORD[kind]
-
-    @njit(**OPTIONS)
-    def linear(operand, rows, weight, layer, products):  # type: ignore[no-untyped-def]
-        multiply(
-            operand.ctypes.data,
-            operand.strides[0],
-            rows,
-            weight[0][layer].ctypes.data,
-            operand.shape[1] // part,
-            weight[1].shape[1] // PANEL,
-            products.ctypes.data,
-            products.strides[0],
-        )
-
-    return linear  # type: ignore[no-any-return]
-
-
-@cache
-def _forward(kind: Kind) -> Callable[..., None]:
-    linear, attend = _linear(kind), attention()
-    put, take = put_row(kind), take_row(kind)
-
-    @njit(**OPTIONS)
-    def forward(  # type: ignore[no-untyped-def]
-        tables,
-        tokens,
-        hidden,
-        ends,
-        picked,
-        weights,
-        norms,
-        eps,
-        heads,
-        inner,
-        scale,
-        activation,
-        result,
-        pooled,
-        rows,
-        given,
-        between,
-        active,
-        qkv,
-        context,
-        products,
-        steps,
-        keys,
-        scores,
-        attended,
-        buffer,
-    ):
-        w_qkv, w_output, w_up, w_down = weights
-        (norm_1, bias_1), (norm_2, bias_2) = norms
-        num_heads, head_dim, head_width = heads
-        total, width = rows.shape
-        layers, block = norm_1.shape[0], between.shape[0]
-        step, centre, step_2, centre_2 = steps[0], steps[1], steps[2], steps[3]
-        queries, used = num_heads * head_width, 3 * num_heads * head_width
+@njit(**OPTIONS)
+def _forward(  # type: ignore[no-untyped-def]
+    tables,
+    tokens,
+    hidden,
+    ends,
+    picked,
+    weights,
+    norms,
+    eps,
+    heads,
+    inner,
+    scale,
+    activation,
+    result,
+    pooled,
+    rows,
+    given,
+    between,
+    active,
+    qkv,
+    context,
+    products,
+    steps,
+    keys,
+    scores,
+    attended,
+    buffer,
+):
+    w_qkv, w_output, w_up, w_down = weights
+    (norm_1, bias_1), (norm_2, bias_2) = norms
+    num_heads, head_dim, head_width = heads
+    total, width = rows.shape
+    layers, block = norm_1.shape[0], between.shape[0]
+    step, centre, step_2, centre_2 = steps[0], steps[1], steps[2], steps[3]
+    queries, used = num_heads * head_width, 3 * num_heads * head_width
+    for row in range(total):
+        if len(tokens[0]) > 0:
+            _embed(tables, tokens, row, width, buffer, rows[row])
+        else:
+            for column in range(width):
+                rows[row, column] = hidden[row, column]
+                buffer[column] = hidden[row, column]
+        put(buffer, width, w_qkv[5][0], given, row, step, centre)
+    for layer in range(layers):
+        last = layer == layers - 1
+        target = result if last else rows
+        product(given, total, w_qkv[0][layer], w_qkv[1].shape[1], qkv)
         for row in range(total):
-            if len(tokens[0]) > 0:
-                _embed(tables, tokens, row, width, buffer, rows[row])
-            else:
+            take(given, qkv, row, used, w_qkv, layer, row, step, centre, buffer)
+            for column in range(queries):
+                qkv[row, column] = buffer[column] * scale
+            for column in range(queries, used):
+                qkv[row, column] = buffer[column]
+        attend(qkv, ends, num_heads, head_dim, head_width, keys, scores, attended, context)
+        count = len(picked) if last else total
+        for first in range(0, count, block):
+            size = min(block, count - first)
+            for row in range(size):
+                source = picked[first + row] if last else first + row
                 for column in range(width):
-                    rows[row, column] = hidden[row, column]
-                    buffer[column] = hidden[row, column]
-            put(buffer, width, w_qkv[5][0], given, row, step, centre)
-        for layer in range(layers):
-            last = layer == layers - 1
-            target = result if last else rows
-            linear(given, total, w_qkv, layer, qkv)
-            for row in range(total):
-                take(qkv, row, used, w_qkv, layer, row, step, centre, buffer)
-                for column in range(queries):
-                    qkv[row, column] = buffer[column] * scale
-                for column in range(queries, used):
-                    qkv[row, column] = buffer[column]
-            attend(qkv, ends, num_heads, head_dim, head_width, keys, scores, attended, context)
-            count = len(picked) if last else total
-            for first in range(0, count, block):
-                size = min(block, count - first)
-                for row in range(size):
-                    source = picked[first + row] if last else first + row
-                    for column in range(width):
-                        buffer[column] = context[source, column]
-                    put(buffer, width, w_output[5][layer], between, row, step_2, centre_2)
-                linear(between, size, w_output, layer, products)
-                for row in range(size):
-                    source = picked[first + row] if last else first + row
-                    take(products, row, width, w_output, layer, row, step_2, centre_2, buffer)
-                    add_norm(buffer, rows[source], width, norm_1[layer], bias_1[layer], eps[0], target[first + row])
-                    put(buffer, width, w_up[5][layer], between, row, step_2, centre_2)
-                linear(between, size, w_up, layer, products)
-                for row in range(size):
-                    take(products, row, inner, w_up, layer, row, step_2, centre_2, buffer)
-                    activate(buffer, inner, activation)
-                    put(buffer, inner, w_down[5][layer], active, row, step_2, centre_2)
-                linear(active, size, w_down, layer, products)
-                for row in range(size):
-                    own = target[first + row]
-                    take(products, row, width, w_down, layer, row, step_2, centre_2, buffer)
-                    add_norm(buffer, own, width, norm_2[layer], bias_2[layer], eps[1], own)
-                    if not last:
-                        put(buffer, width, w_qkv[5][layer + 1], given, first + row, step, centre)
-        if len(pooled) > 0:
-            mean_rows(result, ends, width, pooled)
+                    buffer[column] = context[source, column]
+                put(buffer, width, w_output[5][layer], between, row, step_2, centre_2)
+            product(between, size, w_output[0][layer], w_output[1].shape[1], products)
+            for row in range(size):
+                source = picked[first + row] if last else first + row
+                take(given, products, row, width, w_output, layer, row, step_2, centre_2, buffer)
+                add_norm(buffer, rows[source], width, norm_1[layer], bias_1[layer], eps[0], target[first + row])
+                put(buffer, width, w_up[5][layer], between, row, step_2, centre_2)
+            product(between, size, w_up[0][layer], w_up[1].shape[1], products)
+            for row in range(size):
+                take(given, products, row, inner, w_up, layer, row, step_2, centre_2, buffer)
+                activate(buffer, inner, activation)
+                put(buffer, inner, w_down[5][layer], active, row, step_2, centre_2)
+            product(active, size, w_down[0][layer], w_down[1].shape[1], products)
+            for row in range(size):
+                own = target[first + row]
+                take(given, products, row, width, w_down, layer, row, step_2, centre_2, buffer)
+                add_norm(buffer, own, width, norm_2[layer], bias_2[layer], eps[1], own)
+                if not last:
+                    put(buffer, width, w_qkv[5][layer + 1], given, first + row, step, centre)
+    if len(pooled) > 0:
+        mean_rows(result, ends, width, pooled)
 
-    return forward  # type: ignore[no-any-return]
+
+keep_compiled(_forward)

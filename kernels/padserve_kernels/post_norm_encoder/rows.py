@@ -1,33 +1,31 @@
 """What happens to one row between two products, as compiled functions. ``buffer`` holds the row in float32."""
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import numpy as np
 from numba import njit
+from numba.extending import overload
 
 from padserve_kernels.post_norm_encoder.layout import Activation
-from padserve_kernels.x86.features import Kind
 from padserve_kernels.x86.scalar import HALF, ONE, OPTIONS, bits_of, erf, float_of, ordered, round_of, tanh
+from padserve_kernels.x86.tiles import KIND_OF
 
 CODES: dict[Activation, int] = {"gelu": 0, "gelu_tanh": 1, "relu": 2}
 
 
-@cache
-def put_row(kind: Kind) -> Callable[..., None]:
-    """``put(buffer, width, smooth, operand, row, step, centre)``: what the next product multiplies.
+def put(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
+    """What the next product multiplies: the buffer, as ``operand``'s element type says.
 
-    Of int8: the row, times ``smooth``, quantized by itself; ``step[row]`` and ``centre[row]`` say how. What is left of
+    Of bytes: the row, times ``smooth``, quantized by itself; ``step[row]`` and ``centre[row]`` say how. What is left of
     the operand's last word is zero. The buffer is free afterwards.
     """
+    raise NotImplementedError("for compiled functions")
 
-    @njit(**OPTIONS)
+
+@overload(put, jit_options=OPTIONS)
+def _put(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
     def put_float(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
         for column in range(width):
             operand[row, column] = buffer[column]
 
-    @njit(**OPTIONS)
     def put_half(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
         for column in range(width):
             value = buffer[column]
@@ -37,7 +35,6 @@ def put_row(kind: Kind) -> Callable[..., None]:
         for column in range(width, operand.shape[1]):
             operand[row, column] = 0
 
-    @njit(**OPTIONS)
     def put_bytes(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
         low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
         for column in range(width):
@@ -55,32 +52,29 @@ def put_row(kind: Kind) -> Callable[..., None]:
         for column in range(width, operand.shape[1]):
             operand[row, column] = 0
 
-    made: dict[Kind, Any] = {"float32": put_float, "bfloat16": put_half, "int8": put_bytes}
-    return made[kind]  # type: ignore[no-any-return]
+    return {"float32": put_float, "bfloat16": put_half, "int8": put_bytes}[KIND_OF[operand.dtype]]
 
 
-@cache
-def take_row(kind: Kind) -> Callable[..., None]:
-    """``take(products, row, width, weight, layer, given, step, centre, buffer)``: a product's row with its bias.
+def take(operand, products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
+    """A product's row with its bias, into the buffer. ``given``: its operand's row in ``step`` and ``centre``."""
+    raise NotImplementedError("for compiled functions")
 
-    ``given``: of the operand's row, whose ``step`` and ``centre`` it has.
-    """
 
-    @njit(**OPTIONS)
-    def take_float(products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
+@overload(take, jit_options=OPTIONS)
+def _take(operand, products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
+    def take_float(operand, products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
         bias = weight[1][layer]
         for column in range(width):
             buffer[column] = products[row, column] + bias[column]
 
-    @njit(**OPTIONS)
-    def take_ints(products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
+    def take_ints(operand, products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
         bias, scale, sums, added = weight[1][layer], weight[2][layer], weight[3][layer], weight[4][layer]
         row_step, middle = step[given], centre[given]
         for column in range(width):
             value = np.float32(bits_of(products[row, column]) - added[column]) * (row_step * scale[column])
             buffer[column] = value + middle * sums[column] + bias[column]
 
-    return take_ints if kind == "int8" else take_float  # type: ignore[no-any-return]
+    return take_ints if KIND_OF[operand.dtype] == "int8" else take_float
 
 
 @njit(**OPTIONS)

@@ -5,8 +5,6 @@ with the 1 (float32), 2 (bfloat16) or 4 (int8) inputs of a column that one instr
 panel or a word is zero.
 """
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,22 +40,19 @@ def pack_weight(kind: Kind, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(panels).reshape(-1)
 
 
-@cache
-def product(kind: Kind) -> Callable[..., None]:
-    """``multiply(a, a_stride, rows, weight, words, panels, c, c_stride)`` for compiled functions: ``c = a @ weight``.
+@njit(nogil=True)
+def product(operand, rows, weight, outputs, c):  # type: ignore[no-untyped-def]
+    """``c[:rows, :outputs] = operand[:rows] @ weight`` for compiled functions.
 
-    Addresses and strides are in bytes; see `padserve_kernels.x86.tiles.small_product`.
+    ``operand``: ``[>= rows, in_features]`` float32, uint16 or uint8, see `small_product`. ``weight``: flat, from
+    `pack_weight`. ``outputs``: a multiple of 64. ``c``: ``[>= rows, >= outputs]`` of 32-bit elements.
     """
-    multiply_small = small_product(kind)
-    in_panel = PANEL * 4
-
-    @njit("void(int64, int64, int64, int64, int64, int64, int64, int64)", nogil=True)
-    def multiply(a, a_stride, rows, weight, words, panels, c, c_stride):  # type: ignore[no-untyped-def]
-        for panel in range(panels):
-            columns = weight + panel * words * in_panel
-            for row in range(0, rows, ROWS):
-                count = min(rows - row, ROWS)
-                to = c + row * c_stride + panel * in_panel
-                multiply_small(count, VECTORS, a + row * a_stride, a_stride, columns, in_panel, words, to, c_stride)
-
-    return multiply  # type: ignore[no-any-return]
+    a, a_stride = operand.ctypes.data, operand.strides[0]
+    to, c_stride = c.ctypes.data, c.strides[0]
+    words = a_stride // 4
+    for panel in range(outputs // PANEL):
+        columns = weight.ctypes.data + panel * words * PANEL * 4
+        for row in range(0, rows, ROWS):
+            count = min(rows - row, ROWS)
+            at, target = a + row * a_stride, to + row * c_stride + panel * PANEL * 4
+            small_product(operand, count, VECTORS, at, a_stride, columns, PANEL * 4, words, target, c_stride)

@@ -3,8 +3,6 @@
 The sum over ``words`` runs in order in every tile, so that a row's result is the same bits in whatever tile it was.
 """
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -40,18 +38,16 @@ _INTS, _FLOATS = ir.VectorType(_I32, LANES), ir.VectorType(_F32, LANES)
 _BYTES, _HALVES = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(_BFloat(), 2 * LANES)
 
 
-@cache
-def small_product(kind: Kind) -> Callable[..., None]:
-    """``multiply(rows, vectors, a, a_stride, b, b_stride, words, c, c_stride)`` for compiled functions: ``c = a @ b``.
+KIND_OF: dict[Any, Kind] = {types.float32: "float32", types.uint16: "bfloat16", types.uint8: "int8"}
+"""By the type of an operand's elements."""
 
-    At most `ROWS` rows and `VECTORS` vectors of columns. Addresses and strides are in bytes. ``a``: ``[rows, words]``
-    32-bit words, each one float32, two bfloat16, or four unsigned bytes. ``b``: ``[words, 16 * vectors]`` words of a
-    column each, signed bytes against unsigned ones. ``c``: ``[rows, 16 * vectors]`` float32, int32 for bytes. ``words``
-    is at least 1.
-    """
+
+@intrinsic
+def _tiles(typing, like, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
+    kind = KIND_OF[like.dtype]
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: list[Any]) -> Any:
-        rows, vectors, *rest = args
+        _, rows, vectors, *rest = args
         end = builder.append_basic_block("tiles.end")
         choice = builder.add(builder.mul(rows, _I64(VECTORS)), vectors)
         switch = builder.switch(choice, end)
@@ -65,15 +61,19 @@ def small_product(kind: Kind) -> Callable[..., None]:
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    @intrinsic
-    def tiles(typing, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
-        return types.void(*[types.int64] * 9), generate
+    return types.void(like, *[types.int64] * 9), generate
 
-    @njit("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)", nogil=True)
-    def multiply(rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
-        tiles(rows, vectors, a, a_stride, b, b_stride, words, c, c_stride)
 
-    return multiply  # type: ignore[no-any-return]
+@njit(nogil=True)
+def small_product(like, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
+    """``c = a @ b`` for compiled functions, of at most `ROWS` rows and `VECTORS` vectors of columns.
+
+    ``like``: an operand array, whose element type says what is multiplied: float32, uint16 (bits of bfloat16), or uint8
+    against signed bytes. Addresses and strides are in bytes. ``a``: ``[rows, words]`` 32-bit words. ``b``: ``[words,
+    columns]`` words of a column each. ``c``: ``[rows, columns]`` float32, int32 of bytes; columns are 16 a vector.
+    ``words`` is at least 1.
+    """
+    _tiles(like, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride)
 
 
 def _tile(kind: Kind, rows: int, vectors: int, builder: ir.IRBuilder, args: list[Any]) -> None:
