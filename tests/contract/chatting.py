@@ -80,6 +80,10 @@ class Decoder:
     def text(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
+    def added(self, before: list[int], token: int) -> str:
+        """The text that a token adds to those before it."""
+        return str(self.tokenizer.decode([*before, token]))[len(self.tokenizer.decode(before)) :]
+
     @torch.inference_mode()
     def logprobs(self, ids: list[int], tokens: list[int]) -> torch.Tensor:
         """Of every token in the place of each of ``tokens``, ``[tokens, vocab]``."""
