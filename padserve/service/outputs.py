@@ -1,7 +1,7 @@
 """One input that is being generated, seen from the event loop: its tokens as they come, and its end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from padserve.core import Emitted, Generated
@@ -65,11 +65,15 @@ class Outputs:
         ``place``: of the input in its request. Errors: the `PadserveError` that it ended in.
         """
         texts: dict[int, StreamedText] = {}
-        before: dict[int, list[int]] = {}
+        before: dict[int, list[int]] = {}  # tokens of each output so far
         while (emitted := await self._arrived.get()) is not None:
             for one in emitted:
                 text = texts.setdefault(one.index, StreamedText(self._ask, self._tokenizer)).push(one)
-                yield TokenEvent(one.index, text, one.token_id, self._logprobs(one, before), place)
+                tokens = before.setdefault(one.index, [])
+                if not tokens:
+                    text = self._task.opening(self._ask, one.token_id, self._tokenizer) + text
+                yield TokenEvent(one.index, text, one.token_id, self._logprobs(one, tokens), place)
+                tokens.append(one.token_id)
         outcome = self._end.result()
         if isinstance(outcome, PadserveError):
             raise outcome
@@ -79,14 +83,10 @@ class Outputs:
                 yield TokenEvent(index, rest, input=place)
             yield EndEvent(index, output.reason, place)
 
-    def _logprobs(self, one: Emitted, before: dict[int, list[int]]) -> TokenLogprobs | None:
-        """``before``: the tokens of each output so far."""
+    def _logprobs(self, one: Emitted, before: Sequence[int]) -> TokenLogprobs | None:
         if one.details is None:
             return None
-        tokens = before.setdefault(one.index, [])
-        told = logprobs_of(one.details, self._task.token_text(self._ask, tokens, self._tokenizer))
-        tokens.append(one.token_id)
-        return told
+        return logprobs_of(one.details, self._task.token_text(self._ask, before, self._tokenizer))
 
     def _finish(self, outcome: Outcome) -> None:
         if not self._end.done():
@@ -94,7 +94,7 @@ class Outputs:
         self._arrived.put_nowait(None)
 
 
-async def interleaved(streams: Sequence[Outputs]) -> AsyncIterator[TokenEvent | EndEvent]:
+async def interleaved(streams: Sequence[Outputs]) -> AsyncGenerator[TokenEvent | EndEvent]:
     """The events of several inputs as they come. Errors: the first `PadserveError` that one of them ends in."""
     arrived: asyncio.Queue[TokenEvent | EndEvent | Exception | None] = asyncio.Queue()
 

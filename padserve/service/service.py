@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -177,8 +178,9 @@ class Service:
             streams = [Outputs(self._engine, spec.name, task, ask, tokenizer, deadline) for ask in asks]
             for stream in streams:
                 stream.start()
-            async for event in interleaved(streams):
-                yield event
+            async with aclosing(interleaved(streams)) as events:
+                async for event in events:
+                    yield event
             results: list[Result | ItemError] = []
             output_tokens = 0
             for stream, ask in zip(streams, asks, strict=True):

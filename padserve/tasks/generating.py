@@ -346,6 +346,10 @@ class GeneratingTask(Task[RequestT]):
             raise InvalidField("a stream takes one input, not a list", field="stream")
         return plan_each(inputs, lambda text: Unit((), self.ask(request, spec, tokenizer, text)))
 
+    def opening(self, ask: Ask, token_id: int, tokenizer: Tokenizer) -> str:
+        """What stands before the text of an output that begins with this token."""
+        return ""
+
     def token_text(self, ask: Ask, before: Sequence[int], tokenizer: Tokenizer) -> TokenText:
         """How the tokens that may stand after those generated ``before`` are shown in log probabilities."""
         return tokenizer.id_to_token
@@ -364,8 +368,9 @@ class GeneratingTask(Task[RequestT]):
             logprobs_of(one, self.token_text(ask, output.tokens[:place], tokenizer))
             for place, one in enumerate(output.details)
         ]
+        opening = self.opening(ask, output.tokens[0], tokenizer) if output.tokens else ""
         return Output(
-            text=text_of(output, ask, tokenizer),
+            text=opening + text_of(output, ask, tokenizer),
             finish_reason=output.reason,
             token_ids=list(output.tokens) if request.details else None,
             score=output.score,

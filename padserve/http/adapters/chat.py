@@ -28,7 +28,7 @@ from padserve.http.adapters.openai_generation import (
 from padserve.http.body import BodyDecoder
 from padserve.http.exchange import exchange_of
 from padserve.service.service import Reply
-from padserve.tasks.complete import Complete, CompleteRequest, Conversation
+from padserve.tasks.converse import Converse, ConverseRequest
 from padserve.tasks.generating import Count, EndEvent, LogprobOf, TokenEvent, TokenLogprobs
 
 DEFAULT_TOKENS = 4096
@@ -40,8 +40,8 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
-    """``add_generation_prompt`` is true unless the last message is continued. ``chat_template_kwargs``: variables of the
-    template. Fields that are not listed are ignored.
+    """``add_generation_prompt`` is true unless the last message is continued. ``chat_template_kwargs``: the template's
+    variables. Fields that are not listed are ignored.
     """
 
     messages: list[ChatMessage]
@@ -122,7 +122,7 @@ class Chat(Adapter):
     dialect = OPENAI_ERRORS
 
     def routes(self, desk: Desk) -> list[HTTPRouteHandler]:
-        decoder, task = BodyDecoder(ChatRequest), Complete()
+        decoder, task = BodyDecoder(ChatRequest), Converse()
         opt = self.opt("The next message of a conversation", ChatRequest, ChatCompletion)
 
         @post("/v1/chat/completions", name="openai-chat", status_code=200, opt=opt)
@@ -139,7 +139,7 @@ class Chat(Adapter):
         return [chat]
 
 
-def _asked(given: ChatRequest, spec: ModelSpec) -> CompleteRequest:
+def _asked(given: ChatRequest, spec: ModelSpec) -> ConverseRequest:
     """Errors: `InvalidField`."""
     _refuse_unsupported(given)
     if given.add_generation_prompt and given.continue_final_message:
@@ -149,16 +149,13 @@ def _asked(given: ChatRequest, spec: ModelSpec) -> CompleteRequest:
     continued = bool(given.continue_final_message)
     prompted = not continued if given.add_generation_prompt is None else given.add_generation_prompt
     defaults = spec.generation.defaults if spec.generation else {}
-    conversation = Conversation(
+    wanted = given.max_completion_tokens or given.max_tokens or defaults.get("max_new_tokens") or DEFAULT_TOKENS
+    return ConverseRequest(
+        model=spec.name,
         messages=template_messages(given.messages),
         add_generation_prompt=prompted,
         continue_final_message=continued,
         variables=given.chat_template_kwargs or {},
-    )
-    wanted = given.max_completion_tokens or given.max_tokens or defaults.get("max_new_tokens") or DEFAULT_TOKENS
-    return CompleteRequest(
-        model=spec.name,
-        conversation=conversation,
         max_new_tokens=wanted,
         logprobs=(given.top_logprobs or 0) if given.logprobs else None,
         **generation_options(given),
