@@ -207,3 +207,4 @@ class GenerationSpec:
     window: int | None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # the checkpoint's generation_config
     languages: tuple[str, ...] = ()
+    chat_template: bool = False  # whether the tokenizer has one

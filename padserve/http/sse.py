@@ -1,7 +1,7 @@
-"""Server-sent events of a generation: ``token`` as they come, then ``done``, or ``error`` in its place."""
+"""Server-sent events of a generation. How they are worded is for a `Wording`: ours is below, adapters have theirs."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from litestar.response import Stream
@@ -12,13 +12,53 @@ from padserve.http.disconnect import while_connected
 from padserve.http.exchange import Exchange
 from padserve.http.problems import problem_of
 from padserve.service.service import Reply
-from padserve.tasks.generating import TokenEvent
+from padserve.tasks.generating import EndEvent, TokenEvent
 
 encode_json = msgspec.json.Encoder().encode
-Events = AsyncIterator[TokenEvent | Reply]
+Event = TokenEvent | EndEvent | Reply
+Events = AsyncIterator[Event]
 
 
-async def stream_response(events: Events, scope: Scope, receive: Receive, exchange: Exchange) -> Stream:
+class Wording(Protocol):
+    """What the lines of a stream are."""
+
+    def event(self, event: Event) -> bytes:
+        """Empty where there is nothing to say."""
+
+    def error(self, problem: dict[str, Any]) -> bytes:
+        """``problem``: a problem object, in place of all that would follow."""
+
+
+class NativeWording:
+    """``token`` as they come, then ``done``, or ``error`` in its place."""
+
+    def event(self, event: Event) -> bytes:
+        if isinstance(event, TokenEvent):
+            return _named("token", event)
+        if isinstance(event, EndEvent):
+            return b""
+        done: dict[str, Any] = {
+            "model": event.model,
+            **msgspec.to_builtins(event.results[0]),
+            "usage": {"input_tokens": event.usage.input_tokens, "output_tokens": event.usage.output_tokens},
+        }
+        return _named("done", done)
+
+    def error(self, problem: dict[str, Any]) -> bytes:
+        return _named("error", problem)
+
+
+def _named(name: str, data: Any) -> bytes:
+    return b"event: " + name.encode() + b"\n" + data_line(data)
+
+
+def data_line(data: Any) -> bytes:
+    return b"data: " + encode_json(data) + b"\n\n"
+
+
+async def stream_response(
+    events: Events, scope: Scope, receive: Receive, exchange: Exchange, wording: Wording
+) -> Stream:
     """The reply to a request that streams. What fails before its first event is an ordinary error.
 
     Errors: `PadserveError`.
@@ -29,40 +69,30 @@ async def stream_response(events: Events, scope: Scope, receive: Receive, exchan
         await _close(events)
         raise
     return Stream(
-        _lines(first, events, scope, exchange),
+        _lines(first, events, scope, exchange, wording),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _lines(first: TokenEvent | Reply, events: Events, scope: Scope, exchange: Exchange) -> AsyncIterator[bytes]:
+async def _lines(
+    first: Event, events: Events, scope: Scope, exchange: Exchange, wording: Wording
+) -> AsyncIterator[bytes]:
+    """The last event is a `Reply`, the first is none."""
     try:
-        yield _line(first, exchange)
+        yield wording.event(first)
         async for event in events:
-            yield _line(event, exchange)
+            if isinstance(event, Reply):
+                exchange.model, exchange.tokens, exchange.timings = event.model, event.usage.input_tokens, event.timings
+            if line := wording.event(event):
+                yield line
     except PadserveError as error:
-        yield _event("error", problem_of(error, scope))
+        yield wording.error(problem_of(error, scope))
     except Exception as error:
-        yield _event("error", problem_of(InternalError(f"the stream failed ({type(error).__name__})"), scope))
+        yield wording.error(problem_of(InternalError(f"the stream failed ({type(error).__name__})"), scope))
         raise
     finally:
         await _close(events)
-
-
-def _line(event: TokenEvent | Reply, exchange: Exchange) -> bytes:
-    if isinstance(event, TokenEvent):
-        return _event("token", event)
-    exchange.model, exchange.tokens, exchange.timings = event.model, event.usage.input_tokens, event.timings
-    done: dict[str, Any] = {
-        "model": event.model,
-        **msgspec.to_builtins(event.results[0]),
-        "usage": {"input_tokens": event.usage.input_tokens, "output_tokens": event.usage.output_tokens},
-    }
-    return _event("done", done)
-
-
-def _event(name: str, data: Any) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + encode_json(data) + b"\n\n"
 
 
 async def _close(events: Events) -> None:

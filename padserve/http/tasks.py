@@ -14,7 +14,7 @@ from padserve.http.body import BodyDecoder, check_media_type, read_body
 from padserve.http.disconnect import while_connected
 from padserve.http.exchange import Exchange, exchange_of, header
 from padserve.http.openapi import OPERATION, Operation
-from padserve.http.sse import stream_response
+from padserve.http.sse import NativeWording, stream_response
 from padserve.service.service import Reply, RequestContext, Service
 from padserve.tasks.base import Task
 from padserve.tasks.generating import GeneratingTask
@@ -38,7 +38,8 @@ def make_task_route(task: Task[Any], service: Service, max_body_bytes: int) -> H
         exchange.model = decoded.model or ""
         context = RequestContext(exchange.request_id, exchange.received_at, timeout_ms)
         if isinstance(task, GeneratingTask) and decoded.stream:
-            return await stream_response(service.stream(task, decoded, context), scope, receive, exchange)
+            events = service.stream(task, decoded, context)
+            return await stream_response(events, scope, receive, exchange, NativeWording())
         reply = await while_connected(service.run(task, decoded, context), receive)
         return task_response(reply, exchange)
 

@@ -1,14 +1,23 @@
 """One input that is being generated, seen from the event loop: its tokens as they come, and its end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
 
 from padserve.core import Emitted, Generated
 from padserve.errors import EngineDown, PadserveError
 from padserve.generate.engine import Generation
 from padserve.generate.strategy import make_search
 from padserve.service.engine import Engine
-from padserve.tasks.generating import Ask, StreamedText, TokenEvent, logprobs_of
+from padserve.tasks.generating import (
+    Ask,
+    EndEvent,
+    GeneratingTask,
+    StreamedText,
+    TokenEvent,
+    TokenLogprobs,
+    logprobs_of,
+)
 from padserve.text.tokenizer import Tokenizer
 
 Outcome = list[Generated] | PadserveError
@@ -17,8 +26,10 @@ Outcome = list[Generated] | PadserveError
 class Outputs:
     """Every method is for the event loop's thread."""
 
-    def __init__(self, engine: Engine, model: str, ask: Ask, tokenizer: Tokenizer, deadline: float) -> None:
-        self._engine, self._model, self._ask, self._tokenizer = engine, model, ask, tokenizer
+    def __init__(
+        self, engine: Engine, model: str, task: GeneratingTask[Any], ask: Ask, tokenizer: Tokenizer, deadline: float
+    ) -> None:
+        self._engine, self._model, self._task, self._ask, self._tokenizer = engine, model, task, ask, tokenizer
         self._arrived: asyncio.Queue[list[Emitted] | None] = asyncio.Queue()
         self._end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._generation = Generation(
@@ -48,23 +59,65 @@ class Outputs:
     async def end(self) -> Outcome:
         return await self._end
 
-    async def events(self) -> AsyncIterator[TokenEvent]:
-        """Tokens with the text that each has made certain. Of beams there is nothing before the end."""
+    async def events(self, place: int = 0) -> AsyncIterator[TokenEvent | EndEvent]:
+        """Tokens with the text that each has made certain, then the ends. Of beams there is nothing before the end.
+
+        ``place``: of the input in its request. Errors: the `PadserveError` that it ended in.
+        """
         texts: dict[int, StreamedText] = {}
+        before: dict[int, list[int]] = {}  # tokens of each output so far
         while (emitted := await self._arrived.get()) is not None:
             for one in emitted:
                 text = texts.setdefault(one.index, StreamedText(self._ask, self._tokenizer)).push(one)
-                details = None if one.details is None else logprobs_of(one.details, self._tokenizer)
-                yield TokenEvent(one.index, text, one.token_id, details)
+                tokens = before.setdefault(one.index, [])
+                if not tokens:
+                    text = self._task.opening(self._ask, one.token_id, self._tokenizer) + text
+                yield TokenEvent(one.index, text, one.token_id, self._logprobs(one, tokens), place)
+                tokens.append(one.token_id)
         outcome = self._end.result()
         if isinstance(outcome, PadserveError):
-            return
+            raise outcome
         for index, output in enumerate(outcome):
             rest = texts.setdefault(index, StreamedText(self._ask, self._tokenizer)).finish(output)
             if rest:
-                yield TokenEvent(index, rest)
+                yield TokenEvent(index, rest, input=place)
+            yield EndEvent(index, output.reason, place)
+
+    def _logprobs(self, one: Emitted, before: Sequence[int]) -> TokenLogprobs | None:
+        if one.details is None:
+            return None
+        return logprobs_of(one.details, self._task.token_text(self._ask, before, self._tokenizer))
 
     def _finish(self, outcome: Outcome) -> None:
         if not self._end.done():
             self._end.set_result(outcome)
         self._arrived.put_nowait(None)
+
+
+async def interleaved(streams: Sequence[Outputs]) -> AsyncGenerator[TokenEvent | EndEvent]:
+    """The events of several inputs as they come. Errors: the first `PadserveError` that one of them ends in."""
+    arrived: asyncio.Queue[TokenEvent | EndEvent | Exception | None] = asyncio.Queue()
+
+    async def forward(place: int, stream: Outputs) -> None:
+        try:
+            async for event in stream.events(place):
+                arrived.put_nowait(event)
+        except Exception as error:
+            arrived.put_nowait(error)
+        else:
+            arrived.put_nowait(None)
+
+    running = len(streams)
+    forwards = [asyncio.create_task(forward(place, stream)) for place, stream in enumerate(streams)]
+    try:
+        while running:
+            event = await arrived.get()
+            if isinstance(event, Exception):
+                raise event
+            if event is None:
+                running -= 1
+            else:
+                yield event
+    finally:
+        for task in forwards:
+            task.cancel()

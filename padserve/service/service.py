@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,10 +28,10 @@ from padserve.errors import (
 from padserve.service.catalog import select
 from padserve.service.deadline import deadline_of
 from padserve.service.engine import Engine
-from padserve.service.outputs import Outputs
+from padserve.service.outputs import Outputs, interleaved
 from padserve.service.readiness import Readiness
 from padserve.tasks.base import Finished, ItemError, Plan, Result, Task, TaskRequest, Unit
-from padserve.tasks.generating import GeneratingRequest, GeneratingTask, TokenEvent
+from padserve.tasks.generating import Ask, EndEvent, GeneratingRequest, GeneratingTask, TokenEvent
 from padserve.telemetry.metrics import Metrics
 from padserve.text.pool import TokenizerPool
 
@@ -129,7 +130,7 @@ class Service:
         tokenizer = self._engine.tokenizer(spec.name)
         asks = [unit.state for unit in plan.units if isinstance(unit, Unit)]
         self._refuse_when_full(sum(ask.input_tokens for ask in asks))
-        streams = [Outputs(self._engine, spec.name, ask, tokenizer, deadline) for ask in asks]
+        streams = [Outputs(self._engine, spec.name, task, ask, tokenizer, deadline) for ask in asks]
         try:
             for stream in streams:
                 stream.start()
@@ -155,8 +156,10 @@ class Service:
 
     async def stream(
         self, task: GeneratingTask[Any], request: GeneratingRequest, context: RequestContext
-    ) -> AsyncIterator[TokenEvent | Reply]:
-        """Serve one input, its tokens as they come and the whole reply last. Closing the iterator ends the work.
+    ) -> AsyncIterator[TokenEvent | EndEvent | Reply]:
+        """Serve a request, tokens as they come and the whole reply last. Closing the iterator ends the work.
+
+        An input that fails ends the others.
 
         Errors: `PadserveError`, before the first event or in place of one.
         """
@@ -164,32 +167,34 @@ class Service:
         spec = select(self._engine.specs(), task.name, request.model, self._engine.names)
         self._in_flight += 1
         self._idle.clear()
-        stream: Outputs | None = None
+        streams: list[Outputs] = []
         try:
             deadline = deadline_of(request, context.received_at, context.timeout_ms)
             self._refuse_when_full(0)
             timings = Timings()
             plan = await self._plan(task, request, spec, timings)
-            unit = plan.units[0]
-            if isinstance(unit, PadserveError):
-                raise unit
-            ask, tokenizer = unit.state, self._engine.tokenizer(spec.name)
-            self._refuse_when_full(ask.input_tokens)
-            stream = Outputs(self._engine, spec.name, ask, tokenizer, deadline)
-            stream.start()
-            async for event in stream.events():
-                yield event
-            outcome = await stream.end()
-            if isinstance(outcome, PadserveError):
-                raise outcome
-            result = await self._tokenizers.run(task.result, request, ask, outcome, tokenizer)
-            usage = Usage(ask.input_tokens, sum(len(output.tokens) for output in outcome))
-            self._metrics.tokens_in(spec.name, ask.input_tokens)
-            self._metrics.tokens_out(spec.name, usage.output_tokens or 0)
-            yield Reply(spec.name, [result], usage, timings)
-            stream = None
+            asks, tokenizer = _asks(plan), self._engine.tokenizer(spec.name)
+            self._refuse_when_full(sum(ask.input_tokens for ask in asks))
+            streams = [Outputs(self._engine, spec.name, task, ask, tokenizer, deadline) for ask in asks]
+            for stream in streams:
+                stream.start()
+            async with aclosing(interleaved(streams)) as events:
+                async for event in events:
+                    yield event
+            results: list[Result | ItemError] = []
+            output_tokens = 0
+            for stream, ask in zip(streams, asks, strict=True):
+                outcome = await stream.end()
+                if isinstance(outcome, PadserveError):
+                    raise outcome
+                output_tokens += sum(len(output.tokens) for output in outcome)
+                results.append(await self._tokenizers.run(task.result, request, ask, outcome, tokenizer))
+            usage = Usage(sum(ask.input_tokens for ask in asks), output_tokens)
+            self._metrics.tokens_in(spec.name, usage.input_tokens)
+            self._metrics.tokens_out(spec.name, output_tokens)
+            yield Reply(spec.name, results, usage, timings)
         finally:
-            if stream is not None:
+            for stream in streams:
                 stream.abort()
             self._in_flight -= 1
             if self._in_flight == 0:
@@ -289,6 +294,16 @@ def _loop_time(deadline: float) -> float | None:
     if deadline == float("inf"):
         return None
     return asyncio.get_running_loop().time() + (deadline - time.perf_counter())
+
+
+def _asks(plan: Plan) -> list[Ask]:
+    """What a plan of a generating task asks for. Errors: that of its first unit that cannot run."""
+    for place, unit in enumerate(plan.units):
+        if isinstance(unit, PadserveError):
+            if len(plan.units) > 1:
+                unit.message = f"input {place}: {unit.message}"
+            raise unit
+    return [unit.state for unit in plan.units if isinstance(unit, Unit)]
 
 
 def _by_unit(plan: Plan, ticket: Ticket) -> list[UnitOutputs]:

@@ -1,6 +1,6 @@
 """What the generating tasks share: request fields, and how each input goes on by them and the checkpoint's defaults."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -9,7 +9,7 @@ import msgspec
 from padserve.core import Emitted, Generated, GenerationOptions, GenerationSpec, ModelSpec, TokenDetails
 from padserve.errors import EmptyInput, InputTooLong, InvalidField
 from padserve.tasks.base import Plan, Task, TaskRequest, TaskResult, Unit, as_list, plan_each
-from padserve.text.tokenizer import Tokenizer
+from padserve.text.tokenizer import Tokenizer, Tokens
 
 DEFAULT_NEW_TOKENS = 256
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
@@ -85,12 +85,21 @@ class GeneratingResult(TaskResult, frozen=True, kw_only=True):
 
 
 class TokenEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A token of a stream. The texts of all events of an output are its text."""
+    """A token of a stream. The texts of all events of an output are its text. ``input``: of which input it is."""
 
     index: int
     text: str
     token_id: int = -1
     logprob: TokenLogprobs | None = None
+    input: int = 0
+
+
+class EndEvent(msgspec.Struct, frozen=True):
+    """An output of a stream has all its text."""
+
+    index: int
+    finish_reason: Literal["stop", "length"]
+    input: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +117,19 @@ def asked(
     request: GeneratingRequest, spec: ModelSpec, tokenizer: Tokenizer, text: str, forced: Mapping[str, Any]
 ) -> Ask:
     """``forced``: options that the task itself settles, such as the target language's token."""
+    tokens = tokenizer.fitted(
+        text, max_length=input_room(spec), truncate=request.truncate, side=request.truncation_side
+    )
+    return asked_of(request, spec, tokenizer, tokens, forced)
+
+
+def asked_of(
+    request: GeneratingRequest, spec: ModelSpec, tokenizer: Tokenizer, tokens: Tokens, forced: Mapping[str, Any]
+) -> Ask:
+    """The same of an input that is tokenized, and cut, already."""
     generation = spec.generation
     assert generation is not None
     defaults = generation.defaults
-    tokens = tokenizer.fitted(
-        text, max_length=_room(spec, generation), truncate=request.truncate, side=request.truncation_side
-    )
     given = tuple(int(token) for token in tokens.input_ids)
     if not given:
         raise EmptyInput("the input has no tokens")
@@ -126,7 +142,7 @@ def asked(
         source=source,
         max_new_tokens=new_tokens,
         end_ids=frozenset(end),
-        stop_ids=frozenset(request.stop_token_ids or ()),
+        stop_ids=frozenset((*(request.stop_token_ids or ()), *end)),
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         patience=request.patience,
         num_beam_groups=request.num_beam_groups,
@@ -145,9 +161,10 @@ def asked(
     return Ask(options, len(given), tokens.truncated, (*echoed, *prefix))
 
 
-def _room(spec: ModelSpec, generation: GenerationSpec) -> int:
+def input_room(spec: ModelSpec) -> int:
     """Tokens that an input may have: a decoder's window must leave room for one more."""
-    return spec.max_length if generation.is_seq2seq else spec.max_length - 1
+    assert spec.generation is not None
+    return spec.max_length if spec.generation.is_seq2seq else spec.max_length - 1
 
 
 def _start(defaults: Mapping[str, Any]) -> int:
@@ -250,7 +267,7 @@ def _check(options: GenerationOptions, spec: ModelSpec) -> None:
         raise InvalidField(
             f"num_beams {beams} is no multiple of num_beam_groups {options.num_beam_groups}", field="num_beam_groups"
         )
-    wrong = [token for token in options.stop_ids if token >= spec.vocab_size]
+    wrong = [token for token in options.stop_ids - options.end_ids if token >= spec.vocab_size]
     if wrong:
         raise InvalidField(f"stop_token_ids: {wrong[0]} is no token id of this model", field="stop_token_ids")
 
@@ -272,19 +289,13 @@ def before_stop(text: str, ask: Ask, tokenizer: Tokenizer) -> str:
     return text[: min(ends)] if ends else text
 
 
-def output_of(request: GeneratingRequest, ask: Ask, output: Generated, tokenizer: Tokenizer) -> Output:
-    return Output(
-        text=text_of(output, ask, tokenizer),
-        finish_reason=output.reason,
-        token_ids=list(output.tokens) if request.details else None,
-        score=output.score,
-        logprobs=None if request.logprobs is None else [logprobs_of(one, tokenizer) for one in output.details],
-    )
+TokenText = Callable[[int], str]
 
 
-def logprobs_of(details: TokenDetails, tokenizer: Tokenizer) -> TokenLogprobs:
-    top = [LogprobOf(one.token_id, tokenizer.id_to_token(one.token_id), one.logprob) for one in details.top]
-    return TokenLogprobs(details.token_id, tokenizer.id_to_token(details.token_id), details.logprob, top)
+def logprobs_of(details: TokenDetails, text: TokenText) -> TokenLogprobs:
+    """``text``: how a token is shown."""
+    top = [LogprobOf(one.token_id, text(one.token_id), one.logprob) for one in details.top]
+    return TokenLogprobs(details.token_id, text(details.token_id), details.logprob, top)
 
 
 class StreamedText:
@@ -335,11 +346,33 @@ class GeneratingTask(Task[RequestT]):
             raise InvalidField("a stream takes one input, not a list", field="stream")
         return plan_each(inputs, lambda text: Unit((), self.ask(request, spec, tokenizer, text)))
 
+    def opening(self, ask: Ask, token_id: int, tokenizer: Tokenizer) -> str:
+        """What stands before the text of an output that begins with this token."""
+        return ""
+
+    def token_text(self, ask: Ask, before: Sequence[int], tokenizer: Tokenizer) -> TokenText:
+        """How the tokens that may stand after those generated ``before`` are shown in log probabilities."""
+        return tokenizer.id_to_token
+
     def result(
         self, request: RequestT, ask: Ask, outputs: Sequence[Generated], tokenizer: Tokenizer
     ) -> GeneratingResult:
         return GeneratingResult(
             tokens=ask.input_tokens,
             truncated=ask.truncated,
-            outputs=[output_of(request, ask, output, tokenizer) for output in outputs],
+            outputs=[self._output(request, ask, output, tokenizer) for output in outputs],
+        )
+
+    def _output(self, request: RequestT, ask: Ask, output: Generated, tokenizer: Tokenizer) -> Output:
+        logprobs = [
+            logprobs_of(one, self.token_text(ask, output.tokens[:place], tokenizer))
+            for place, one in enumerate(output.details)
+        ]
+        opening = self.opening(ask, output.tokens[0], tokenizer) if output.tokens else ""
+        return Output(
+            text=opening + text_of(output, ask, tokenizer),
+            finish_reason=output.reason,
+            token_ids=list(output.tokens) if request.details else None,
+            score=output.score,
+            logprobs=None if request.logprobs is None else logprobs,
         )

@@ -6,15 +6,16 @@ special tokens stay and content tokens are left out, which is what the tokenizer
 """
 
 import copy
+import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from padserve.core import Encoding, Int64Array
-from padserve.errors import BadEncoding, InputTooLong
+from padserve.errors import BadEncoding, InputTooLong, InvalidField
 
 Side = Literal["right", "left"]
 Strategy = Literal["longest_first", "only_first", "only_second"]
@@ -122,6 +123,42 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return str(self._hf.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def text_after(self, before: Sequence[int], token_id: int) -> str:
+        """The text that a token adds to those ``before`` it, special tokens by their names."""
+        return self.decode([*before, token_id])[len(self.decode(before)) :]
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(getattr(self._hf, "chat_template", None))
+
+    def chat_text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        """A conversation as the checkpoint's template writes it. Errors: `InvalidField` where that refuses it."""
+        taken = variables.keys() & inspect.signature(self._hf.apply_chat_template).parameters.keys()
+        if taken:
+            raise InvalidField(f"{min(taken)!r} is no variable of a chat template", field="chat_template_kwargs")
+        try:
+            return str(
+                self._hf.apply_chat_template(
+                    list(messages),
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    **variables,
+                )
+            )
+        except Exception as error:  # a template is a program: what it raises says what it does not take
+            reason = str(error) or type(error).__name__
+            raise InvalidField(
+                f"the model's chat template refuses these messages: {reason}", field="messages"
+            ) from error
 
     def join(self, tokens: list[str]) -> str:
         """Token strings as text."""

@@ -14,6 +14,7 @@ from padserve.service.service import Reply, RequestContext
 from padserve.tasks.base import ItemError, Task
 from padserve.tasks.classify import ClassifyResult, LabelScore
 from padserve.tasks.embed import EmbedResult
+from padserve.tasks.generating import GeneratingResult, Output
 from padserve.tasks.rerank import RerankFailure, RerankResult
 from padserve.tasks.similarity import SimilarityResult
 from padserve.tasks.table import all_tasks
@@ -36,6 +37,7 @@ TOPICS = replace(
     default=False,
 )
 MASKS = replace(SPEC, name="masks", head="masked-lm", tasks=("fill-mask", "tokenize"), default=False)
+WRITER = replace(SPEC, name="writer", head="causal-lm", tasks=("generate", "tokenize"), default=False)
 
 
 class TaskService(FakeService):
@@ -44,7 +46,7 @@ class TaskService(FakeService):
     def __init__(self) -> None:
         super().__init__()
         self.tasks: list[Task[Any]] = []
-        self.models = [BERT, TOPICS, MASKS]
+        self.models = [BERT, TOPICS, MASKS, WRITER]
         self.failing: PadserveError | None = None
 
     async def run(self, task: Task[Any], request: Any, context: RequestContext) -> Reply:
@@ -103,7 +105,14 @@ def _tokenized(request: Any) -> list[Any]:
     return [result(text) for text in request.inputs]
 
 
+def _generated(request: Any) -> list[Any]:
+    count = len(request.inputs) if isinstance(request.inputs, list) and request.inputs else 1
+    outputs = [Output("b", "stop")]
+    return [GeneratingResult(outputs=outputs, tokens=3, truncated=False) for _ in range(count)]
+
+
 RESULTS = {
+    "generate": _generated,
     "embed": _embedded,
     "classify": _classified,
     "rerank": _ranked,
@@ -146,7 +155,10 @@ def tensor(*texts: Any, **changes: Any) -> dict[str, Any]:
     return {"name": "text", "shape": [len(texts)], "datatype": "BYTES", "data": list(texts)} | changes
 
 
+USER = {"messages": [{"role": "user", "content": "a"}]}
 ROUTES = (
+    Compat("/v1/completions", "generate", {"prompt": "a"}, {"prompt": ["a", "b"]}, {"prompt": 5}, 400),
+    Compat("/v1/chat/completions", "generate", USER, USER, {"messages": 5}, 400),
     Compat("/v1/embeddings", "embed", {"input": "a"}, {"input": ["a", "b"]}, {"input": 5}, 400),
     Compat(
         "/v1/rerank",

@@ -125,7 +125,7 @@ async def test_error_words(
 async def test_models(client: httpx.AsyncClient) -> None:
     listed = (await client.get("/v1/models")).json()
     assert listed["object"] == "list"
-    assert [model["id"] for model in listed["data"]] == ["org/bert", "topics", "masks"]
+    assert [model["id"] for model in listed["data"]] == ["org/bert", "topics", "masks", "writer"]
     for model in listed["data"]:
         assert (model["object"], model["owned_by"], type(model["created"])) == ("model", "padserve", int)
         assert (await client.get(f"/v1/models/{model['id']}")).json() == model
@@ -147,7 +147,7 @@ async def test_the_official_package(official: openai.AsyncOpenAI, service: TaskS
     assert service.requests[-1].encoding == "base64"
     plain = await official.embeddings.create(model="org/bert", input=[[5]], encoding_format="float", user="me")
     assert (plain.data[0].embedding, plain.usage.total_tokens) == ([0.5, -1.0], 7)
-    assert [model.id async for model in official.models.list()] == ["org/bert", "topics", "masks"]
+    assert [model.id async for model in official.models.list()] == ["org/bert", "topics", "masks", "writer"]
     assert (await official.models.retrieve("topics")).id == "topics"
 
 

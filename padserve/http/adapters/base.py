@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
+from litestar.response import Stream
 
 from padserve.config.structs import ServerConfig
 from padserve.core import ModelSpec
@@ -20,12 +21,14 @@ from padserve.http.adapters.dialect import Dialect, error_classes
 from padserve.http.auth import PUBLIC
 from padserve.http.body import BodyDecoder, check_media_type, read_body
 from padserve.http.disconnect import while_connected
-from padserve.http.exchange import exchange_of
+from padserve.http.exchange import Exchange, exchange_of
 from padserve.http.openapi import OPERATION, OPERATION_ERRORS, TASK_ERRORS, Operation
+from padserve.http.sse import Wording, stream_response
 from padserve.http.tasks import encode_json, read_timeout_ms, timing_headers
 from padserve.service.catalog import select
 from padserve.service.service import Reply, RequestContext, Service
 from padserve.tasks.base import ItemProblem, Task, TaskRequest
+from padserve.tasks.generating import GeneratingRequest, GeneratingTask
 
 AnyRequest = Request[Any, Any, Any]
 RequestT = TypeVar("RequestT", bound=msgspec.Struct)
@@ -49,9 +52,7 @@ class Desk:
 
         Errors: `PadserveError`.
         """
-        exchange = exchange_of(request.scope)
-        exchange.task, exchange.model = task.name, asked.model or ""
-        context = RequestContext(exchange.request_id, exchange.received_at, read_timeout_ms(request.scope))
+        exchange, context = self._begin(request, task, asked)
         reply = await while_connected(self.service.run(task, asked, context), request.receive)
         exchange.model, exchange.tokens, exchange.timings = reply.model, reply.usage.input_tokens, reply.timings
         for place, result in enumerate(reply.results):
@@ -59,6 +60,19 @@ class Desk:
             if problem is not None:
                 raise _failure(problem, getattr(result, "index", place))
         return reply
+
+    async def stream(
+        self, request: AnyRequest, task: GeneratingTask[Any], asked: GeneratingRequest, wording: Wording
+    ) -> Stream:
+        """The events of a request as they come. Errors: `PadserveError`, before the first of them."""
+        exchange, context = self._begin(request, task, asked)
+        events = self.service.stream(task, asked, context)
+        return await stream_response(events, request.scope, request.receive, exchange, wording)
+
+    def _begin(self, request: AnyRequest, task: Task[Any], asked: TaskRequest) -> tuple[Exchange, RequestContext]:
+        exchange = exchange_of(request.scope)
+        exchange.task, exchange.model = task.name, asked.model or ""
+        return exchange, RequestContext(exchange.request_id, exchange.received_at, read_timeout_ms(request.scope))
 
     def answer(self, reply: Reply, content: Any) -> Response[bytes]:
         return Response(encode_json(content), media_type="application/json", headers=timing_headers(reply.timings))

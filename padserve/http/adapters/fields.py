@@ -31,16 +31,20 @@ def native(asked: NativeOptions) -> dict[str, Any]:
 
 def embed_request(given: TextsOrIds, field: str, **options: Any) -> EmbedRequest:
     """What /embed is asked: an `EmbedIdsRequest` for token ids. Errors: `InvalidField` for a mixture."""
-    if isinstance(given, str):
-        return EmbedRequest(inputs=given, **options)
+    kind, inputs = texts_or_ids(given, field)
+    return EmbedIdsRequest(ids=inputs, **options) if kind == "ids" else EmbedRequest(inputs=inputs, **options)
+
+
+def texts_or_ids(given: TextsOrIds, field: str) -> tuple[Literal["inputs", "ids"], Any]:
+    """``inputs``, a text or texts, or ``ids``, those of each. Errors: `InvalidField` for a mixture."""
+    if not given or isinstance(given, str):
+        return "inputs", given
     if texts := _all(given, str):
-        return EmbedRequest(inputs=texts, **options)
+        return "inputs", texts
     if ids := _all(given, int):
-        return EmbedIdsRequest(ids=[ids], **options)
+        return "ids", [ids]
     if lists := _all(given, list):
-        return EmbedIdsRequest(ids=lists, **options)
-    if not given:
-        return EmbedRequest(inputs=[], **options)
+        return "ids", lists
     raise InvalidField(f"{field}: a list holds texts, token ids, or lists of token ids, not a mixture", field=field)
 
 

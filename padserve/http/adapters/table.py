@@ -7,6 +7,8 @@ from padserve.http.adapters.base import Adapter
 
 ADAPTERS: dict[str, tuple[str, str]] = {
     "openai": ("openai", "OpenAI"),
+    "completions": ("completions", "Completions"),
+    "chat": ("chat", "Chat"),
     "rerank": ("rerank", "Rerank"),
     "tei": ("tei", "Tei"),
     "kserve": ("kserve", "Kserve"),

@@ -77,7 +77,12 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
         )
     limit = generator.window or NO_LIMIT
     draft = draft_spec(checkpoint, model, str(device), limit)
-    generation = GenerationSpec(bool(config.is_encoder_decoder), generator.window, _defaults(stock.generation_config))
+    generation = GenerationSpec(
+        bool(config.is_encoder_decoder),
+        generator.window,
+        _defaults(stock.generation_config),
+        chat_template=tokenizer.has_chat_template,
+    )
     spec = replace(draft, dtype=dtype, batching="packed", generation=generation)
     return LoadedGenerator(spec, tokenizer, generator, error, f"its logits equal the stock model's within {error:.1e}")
 
