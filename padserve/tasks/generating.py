@@ -9,6 +9,8 @@ import msgspec
 from padserve.core import Emitted, Generated, GenerationOptions, GenerationSpec, ModelSpec, TokenDetails
 from padserve.errors import EmptyInput, InputTooLong, InvalidField
 from padserve.tasks.base import Plan, Task, TaskRequest, TaskResult, Unit, as_list, plan_each
+from padserve.text.detokenize import Detokenizer
+from padserve.text.stops import StopMatcher, StopStrings
 from padserve.text.tokenizer import Tokenizer
 
 DEFAULT_NEW_TOKENS = 256
@@ -260,16 +262,12 @@ def text_of(output: Generated, ask: Ask, tokenizer: Tokenizer) -> str:
     tokens: Sequence[int] = output.tokens
     if tokens and tokens[-1] in ask.options.stop_ids:
         tokens = tokens[:-1]
-    return before_stop(tokenizer.decode([*ask.lead, *tokens], skip_special_tokens=True), ask, tokenizer)
-
-
-def before_stop(text: str, ask: Ask, tokenizer: Tokenizer) -> str:
-    """What stands before the first stop string in the generated part of a text."""
+    text = tokenizer.decode([*ask.lead, *tokens], skip_special_tokens=True)
     if not ask.options.stop:
         return text
-    start = len(tokenizer.decode(ask.lead, skip_special_tokens=True)) if ask.lead else 0
-    ends = [place for place in (text.find(string, start) for string in ask.options.stop) if place >= 0]
-    return text[: min(ends)] if ends else text
+    start = len(Detokenizer(tokenizer).push(*ask.lead))
+    matcher = StopMatcher(StopStrings(ask.options.stop))
+    return text[:start] + matcher.push(text[start:]) + matcher.finish()
 
 
 def output_of(request: GeneratingRequest, ask: Ask, output: Generated, tokenizer: Tokenizer) -> Output:
@@ -292,30 +290,25 @@ class StreamedText:
 
     def __init__(self, ask: Ask, tokenizer: Tokenizer) -> None:
         self._ask, self._tokenizer = ask, tokenizer
-        self._tokens: list[int] = []
+        self._detokenizer = Detokenizer(tokenizer)
+        self._lead = self._detokenizer.push(*ask.lead)
+        self._matcher = StopMatcher(StopStrings(ask.options.stop))
         self._sent = 0
-        self._held = max((len(string) for string in ask.options.stop), default=1) - 1
 
     def push(self, emitted: Emitted) -> str:
         """Text that has become certain with a token."""
-        self._tokens.append(emitted.token_id)
         if emitted.token_id in self._ask.options.stop_ids:
             return ""
-        whole = self._tokenizer.decode([*self._ask.lead, *self._tokens], skip_special_tokens=True)
-        text = before_stop(whole, self._ask, self._tokenizer)
-        if len(text) < len(whole):
-            return self._send(text)
-        certain = text.rstrip("\ufffd")
-        return self._send(certain[: max(len(certain) - self._held, 0)] if self._held else certain)
+        lead = "" if self._sent else self._lead
+        return self._send(lead + self._matcher.push(self._detokenizer.push(emitted.token_id)))
 
     def finish(self, output: Generated) -> str:
         """The rest."""
-        return self._send(text_of(output, self._ask, self._tokenizer))
+        return self._send(text_of(output, self._ask, self._tokenizer)[self._sent :])
 
     def _send(self, text: str) -> str:
-        new = text[self._sent :]
-        self._sent = max(self._sent, len(text))
-        return new
+        self._sent += len(text)
+        return text
 
 
 RequestT = TypeVar("RequestT", bound=GeneratingRequest)

@@ -130,9 +130,9 @@ class BeamSearch:
         return [(place, token) for _, place, token in going_on] if group.open else [], tokens
 
     def _reason(self, place: int, token: int) -> FinishReason | None:
-        generated = [*self.rows[place].generated, token]
-        reason = self._limits.reason(generated)
-        if reason != "stop" and self._stops_text is not None and self._stops_text(generated):
+        row = self.rows[place]
+        reason = self._limits.reason([*row.generated, token])
+        if reason != "stop" and self._stops_text is not None and self._stops_text(row, token):
             return "stop"
         return reason
 
