@@ -1,6 +1,7 @@
 """From a request's options to the search that carries them out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from padserve.text.stops import WatchedText
 
 def make_search(options: GenerationOptions, watch: Callable[[], WatchedText]) -> Callable[[Row], Search]:
     """``watch``: the text before the first generated token, to be watched for stop strings where there are any."""
+    sampling = _sampling(options)
     limits = Limits(options.max_new_tokens, options.end_ids | options.stop_ids)
     rules, stops = make_rules(options), TextStops(watch) if options.stop else None
 
@@ -31,9 +33,10 @@ def make_search(options: GenerationOptions, watch: Callable[[], WatchedText]) ->
                 options.num_beam_groups,
                 options.diversity_penalty,
             )
-            return BeamSearch(first, limits, rules, beams, options.logprobs, stops)
+            kept = max(2, 1 + len(limits.end_ids))
+            sampler = None if sampling.greedy else Sampler(replace(sampling, min_tokens_to_keep=kept), options.seed)
+            return BeamSearch(first, limits, rules, beams, options.logprobs, stops, sampler)
         indices = range(options.num_return_sequences)
-        sampling = _sampling(options)
         chooses = [None if sampling.greedy else Sampler(sampling, options.seed, index) for index in indices]
         return PlainSearch(first, limits, rules, chooses, options.logprobs, stops)
 

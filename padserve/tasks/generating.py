@@ -242,8 +242,6 @@ def _check(options: GenerationOptions, spec: ModelSpec) -> None:
     beams, outputs = options.num_beams, options.num_return_sequences
     if beams > 1 and outputs > beams:
         raise InvalidField(f"num_return_sequences is {outputs}, there are {beams} beams", field="num_return_sequences")
-    if beams > 1 and options.do_sample:
-        raise InvalidField("beams cannot sample in this version: give num_beams or do_sample", field="do_sample")
     if beams == 1 and outputs > 1 and not options.do_sample:
         raise InvalidField(
             "greedy search has one output; set do_sample or num_beams for more", field="num_return_sequences"
