@@ -138,8 +138,8 @@ class Sampler:
         return int(torch.searchsorted(cumulative, cumulative[-1:] * drawn, right=True))
 
     def several(self, scores: Tensor, count: int) -> Tensor:
-        """``count`` different places of ``scores`` ``[places]`` in the order in which they are drawn, each by the scores
-        of those that are left; fewer where the others are not finite. One draw.
+        """``count`` different places of ``scores`` ``[places]`` in the order in which they are drawn, each by the
+        scores of those that are left; fewer where the others are not finite. One draw.
 
         By the largest of score + Gumbel noise (Vieira 2014, Kool et al. 2019), so that no probability is too small.
         """

@@ -15,7 +15,6 @@ from padserve.generate.sequence import Limits, Row
 from padserve.text.stops import WatchedText
 
 
-
 def make_search(options: GenerationOptions, watch: Callable[[], WatchedText]) -> Callable[[Row], Search]:
     """``watch``: the text before the first generated token, to be watched for stop strings where there are any."""
     sampling = _sampling(options)

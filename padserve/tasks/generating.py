@@ -9,6 +9,7 @@ import msgspec
 from padserve.core import Emitted, Generated, GenerationOptions, GenerationSpec, ModelSpec, TokenDetails
 from padserve.errors import EmptyInput, InputTooLong, InvalidField
 from padserve.tasks.base import Plan, Task, TaskRequest, TaskResult, Unit, as_list, plan_each
+from padserve.text.bad_words import bad_word_ids
 from padserve.text.detokenize import Detokenizer
 from padserve.text.stops import StopMatcher, StopStrings
 from padserve.text.tokenizer import Tokenizer
@@ -119,7 +120,7 @@ def asked(
     given = tuple(int(token) for token in tokens.input_ids)
     if not given:
         raise EmptyInput("the input has no tokens")
-    prefix = tuple(int(token) for token in tokenizer.tokens(request.target_prefix, add_special_tokens=False).input_ids)
+    prefix = tokenizer.ids(request.target_prefix)
     source, prompt = (given, (_start(defaults), *prefix)) if generation.is_seq2seq else (None, (*given, *prefix))
     new_tokens = _new_tokens(request, defaults, generation, len(prompt))
     end = () if request.ignore_eos else _as_tuple(defaults.get("eos_token_id"))
@@ -217,13 +218,9 @@ def _as_tuple(value: Any) -> tuple[int, ...]:
 def _bad_words(
     request: GeneratingRequest, tokenizer: Tokenizer, defaults: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], ...]:
-    """The checkpoint's, and the request's strings, both as they stand and after a space."""
-    words = [tuple(int(token) for token in word) for word in defaults.get("bad_words_ids") or ()]
-    for word in request.bad_words or ():
-        for text in (word, f" {word}"):
-            ids = tokenizer.tokens(text, add_special_tokens=False).input_ids
-            words.append(tuple(int(token) for token in ids))
-    return tuple(dict.fromkeys(word for word in words if word))
+    """The checkpoint's, and those of the request's strings."""
+    words = [_as_tuple(word) for word in defaults.get("bad_words_ids") or ()]
+    return (*words, *bad_word_ids(tokenizer.ids, request.bad_words or ()))
 
 
 def _logit_bias(request: GeneratingRequest, spec: ModelSpec) -> dict[int, float]:

@@ -8,7 +8,7 @@ from padserve.text.tokenizer import Tokenizer
 
 
 class StopStrings:
-    """An automaton over the strings (Aho and Corasick 1975). A state is the longest end of the text that begins a string.
+    """An automaton (Aho and Corasick 1975). A state is the longest end of the text that begins one of the strings.
 
     ``depth``: how long that end is. ``found``: the length of the longest string that ends here, 0 for none.
     """

@@ -132,7 +132,7 @@ class Tokenizer:
 
     @cached_property
     def cleans_up(self) -> Literal["none", "standard", "unknown"]:
-        """What `decode` does to the spaces of the whole text: transformers' own replacements, or those of another class."""
+        """What `decode` does to the spaces of the whole text: transformers' own replacements, or another class's."""
         from transformers import PreTrainedTokenizerBase
 
         forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
@@ -177,6 +177,10 @@ class Tokenizer:
             return self._slow(text, pair, add_special_tokens)
         except (TypeError, UnicodeEncodeError) as error:
             raise BadEncoding("the input is not valid Unicode text (a lone surrogate?)") from error
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """A text's own tokens. Errors: `BadEncoding`."""
+        return tuple(self.tokens(text, add_special_tokens=False).input_ids.tolist())
 
     def _fast(self, encoded: Any) -> Tokens:
         return Tokens(

@@ -1,4 +1,4 @@
-"""Beams that sample, beside transformers' own: the distribution of outputs, its limit, and independence of neighbours."""
+"""Beams that sample, beside transformers' own: the distribution of outputs, its limit, independence of neighbours."""
 
 import math
 import random
@@ -63,7 +63,9 @@ def of_stock(model: Made, prompt: list[int], count: int, **options: Any) -> list
             **options,
         )
     best = []
-    for sequence, score in zip(found.sequences[:, len(prompt) :].tolist(), found.sequences_scores.tolist(), strict=True):
+    for sequence, score in zip(
+        found.sequences[:, len(prompt) :].tolist(), found.sequences_scores.tolist(), strict=True
+    ):
         end = sequence.index(model.end_id) + 1 if model.end_id in sequence else len(sequence)
         best.append((tuple(sequence[:end]), score))
     return best
@@ -110,7 +112,11 @@ def test_a_low_temperature_is_beam_search() -> None:
     model, rng = made("gpt2"), random.Random(2)
     prompts = [[rng.randrange(5, VOCAB) for _ in range(rng.randrange(1, 20))] for _ in range(12)]
     beams = [
-        {"num_beams": rng.choice([2, 4]), "max_new_tokens": rng.randrange(1, 15), "early_stopping": rng.choice([True, False])}
+        {
+            "num_beams": rng.choice([2, 4]),
+            "max_new_tokens": rng.randrange(1, 15),
+            "early_stopping": rng.choice([True, False]),
+        }
         for _ in prompts
     ]
     for temperature in (1e-4, 0.0):
@@ -137,7 +143,7 @@ def test_a_seed_gives_the_same_alone_and_among_others() -> None:
 def test_nothing_that_is_ruled_out_is_drawn() -> None:
     model = made("llama")
     options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 5, "do_sample": True, "top_k": 1}
-    few = {token: 50.0 for token in (17, 18, 19)}
+    few = dict.fromkeys((17, 18, 19), 50.0)
     for outputs in run(model, [[9, 8]] * 20, [options | {"seed": seed, "logit_bias": few} for seed in range(20)]):
         assert len(outputs) == 4
         assert all(set(output.tokens) <= {17, 18, 19} for output in outputs)

@@ -23,7 +23,9 @@ def before(text: str, stops: list[str]) -> str:
 
 def held(text: str, stops: list[str]) -> int:
     """The longest end of the text that begins a stop string."""
-    return max(size for size in range(len(text) + 1) if any(stop.startswith(text[len(text) - size :]) for stop in stops))
+    return max(
+        size for size in range(len(text) + 1) if any(stop.startswith(text[len(text) - size :]) for stop in stops)
+    )
 
 
 @settings(max_examples=500, deadline=None, derandomize=True)

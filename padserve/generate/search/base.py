@@ -14,7 +14,6 @@ class StopsText(Protocol):
         """Whether the text of a row's generated tokens, and of these after them, holds a stop string."""
 
 
-
 class Rows(Protocol):
     """What a search may do with rows; the engine keeps their cache."""
 
