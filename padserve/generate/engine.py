@@ -114,8 +114,7 @@ class GenerationEngine:
         self._running, self._waiting = [], deque()
 
     def fork(self, row: Row) -> Row:
-        state = None if row.state is None else row.state.fork()
-        return Row(list(row.tokens), row.prompt, self.pool.fork(row.table), list(row.details), state)
+        return row.fork(self.pool.fork(row.table))
 
     def free(self, row: Row) -> None:
         self.pool.free(row.table)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -374,27 +374,3 @@ def _ends(options: LogitsOptions) -> Iterator[Processor]:
         yield Suppress(_tensor(options.suppress_tokens))
     if options.begin_suppress_tokens:
         yield Suppress(_tensor(options.begin_suppress_tokens), at_start=True, after_bos=bos is not None)
-
-
-class Tokenizes(Protocol):
-    def tokens(self, text: str, *, add_special_tokens: bool) -> Any: ...
-
-
-def bad_word_ids(tokenizer: Tokenizes, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Token sequences that spell the words at the start of a text and after a space.
-
-    A space before a word is tried in the middle of a text too: SentencePiece puts a space of its own before a text, so
-    that a text of a space and a word has two.
-    """
-
-    def ids(text: str) -> tuple[int, ...]:
-        return tuple(int(token) for token in tokenizer.tokens(text, add_special_tokens=False).input_ids)
-
-    before = ids("a")
-    found: list[tuple[int, ...]] = []
-    for word in filter(None, words):
-        found += [ids(word), ids(f" {word}")]
-        within = ids(f"a {word}")
-        if before and within[: len(before)] == before:
-            found.append(within[len(before) :])
-    return tuple(dict.fromkeys(one for one in found if one))

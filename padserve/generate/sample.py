@@ -137,6 +137,20 @@ class Sampler:
         cumulative = warp(scores, self.options).softmax(-1).double().cumsum(-1)
         return int(torch.searchsorted(cumulative, cumulative[-1:] * drawn, right=True))
 
+    def several(self, scores: Tensor, count: int) -> Tensor:
+        """``count`` different places of ``scores`` ``[places]`` in the order in which they are drawn, each by the
+        scores of those that are left; fewer where the others are not finite. One draw.
+
+        By the largest of score + Gumbel noise (Vieira 2014, Kool et al. 2019), so that no probability is too small.
+        """
+        live = torch.isfinite(scores).nonzero()[:, 0]
+        # the counter's second word: no number is one that another draw has used
+        source = np.random.Generator(np.random.Philox(key=self._key, counter=[0, self.draws + 1, 0, 0]))
+        self.draws += 1
+        noise = -np.log(np.maximum(source.standard_exponential(len(live)), 1e-300))
+        keys = scores[live].double() + torch.from_numpy(noise)
+        return live[keys.topk(min(count, len(live))).indices]
+
     def _uniform(self) -> float:
         """The next number from 0 to 1 - 2**-53: any sum of probabilities times it is less than that sum."""
         bits = np.random.Philox(key=self._key, counter=self.draws).random_raw()

@@ -6,18 +6,27 @@ from dataclasses import dataclass, field
 from padserve.core import FinishReason, TokenDetails
 from padserve.generate.blocks import Table
 from padserve.generate.logits import RowState
+from padserve.text.stops import WatchedText
 
 
 @dataclass(slots=True)
 class Row:
     """``tokens``: what the decoder has seen, prompt included, and the token that it is to see next. ``prompt``: how
-    many of them were given. ``details``: of the generated ones, when asked for. ``state``: what rules keep of them."""
+    many of them were given. ``details``: of the generated ones, when asked for. ``state``: what rules keep of them,
+    ``text``: what the search for stop strings does."""
 
     tokens: list[int]
     prompt: int
     table: Table = field(default_factory=Table)
     details: list[TokenDetails] = field(default_factory=list)
     state: RowState | None = None
+    text: WatchedText | None = None
+
+    def fork(self, table: Table) -> "Row":
+        """A copy with a block table of its own."""
+        state = None if self.state is None else self.state.fork()
+        text = None if self.text is None else self.text.fork()
+        return Row(list(self.tokens), self.prompt, table, list(self.details), state, text)
 
     @property
     def generated(self) -> list[int]:

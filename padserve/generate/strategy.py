@@ -1,24 +1,25 @@
 """From a request's options to the search that carries them out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor
 
 from padserve.core import GenerationOptions
 from padserve.generate.logits import LogitsOptions, Pipeline, RowState
 from padserve.generate.sample import Sampler, SamplingOptions
-from padserve.generate.search.base import Search, StopsText
+from padserve.generate.search.base import Search
 from padserve.generate.search.beam import BeamOptions, BeamSearch
 from padserve.generate.search.plain import PlainSearch
 from padserve.generate.sequence import Limits, Row
+from padserve.text.stops import WatchedText
 
-Decode = Callable[[Sequence[int]], str]
 
-
-def make_search(options: GenerationOptions, decode: Decode) -> Callable[[Row], Search]:
-    """``decode``: generated tokens to text, for stop strings."""
+def make_search(options: GenerationOptions, watch: Callable[[], WatchedText]) -> Callable[[Row], Search]:
+    """``watch``: the text before the first generated token, to be watched for stop strings where there are any."""
+    sampling = _sampling(options)
     limits = Limits(options.max_new_tokens, options.end_ids | options.stop_ids)
-    rules, stops = make_rules(options), _stops_text(options.stop, decode)
+    rules, stops = make_rules(options), TextStops(watch) if options.stop else None
 
     def start(first: Row) -> Search:
         if options.num_beams > 1:
@@ -31,9 +32,10 @@ def make_search(options: GenerationOptions, decode: Decode) -> Callable[[Row], S
                 options.num_beam_groups,
                 options.diversity_penalty,
             )
-            return BeamSearch(first, limits, rules, beams, options.logprobs, stops)
+            kept = max(2, 1 + len(limits.end_ids))
+            sampler = None if sampling.greedy else Sampler(replace(sampling, min_tokens_to_keep=kept), options.seed)
+            return BeamSearch(first, limits, rules, beams, options.logprobs, stops, sampler)
         indices = range(options.num_return_sequences)
-        sampling = _sampling(options)
         chooses = [None if sampling.greedy else Sampler(sampling, options.seed, index) for index in indices]
         return PlainSearch(first, limits, rules, chooses, options.logprobs, stops)
 
@@ -89,12 +91,18 @@ def _sampling(options: GenerationOptions) -> SamplingOptions:
     )
 
 
-def _stops_text(stop: Sequence[str], decode: Decode) -> StopsText | None:
-    if not stop:
-        return None
+class TextStops:
+    """See `padserve.generate.search.base.StopsText`. What is watched follows a row's tokens."""
 
-    def found(generated: Sequence[int]) -> bool:
-        text = decode(generated)
-        return any(string in text for string in stop)
+    def __init__(self, watch: Callable[[], WatchedText]) -> None:
+        self._watch = watch
 
-    return found
+    def __call__(self, row: Row, *more: int) -> bool:
+        if row.text is None:
+            row.text = self._watch()
+        for token in row.tokens[row.prompt + row.text.tokens :]:
+            row.text.push(token)
+        text = row.text.fork() if more else row.text
+        for token in more:
+            text.push(token)
+        return text.stopped

@@ -18,6 +18,7 @@ from padserve.tasks.generating import (
     TokenLogprobs,
     logprobs_of,
 )
+from padserve.text.stops import WatchedText
 from padserve.text.tokenizer import Tokenizer
 
 Outcome = list[Generated] | PadserveError
@@ -34,15 +35,12 @@ class Outputs:
         self._end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._generation = Generation(
             ask.options.prompt,
-            make_search(ask.options, self._decode),
+            make_search(ask.options, lambda: WatchedText(tokenizer, ask.options.stop, ask.lead)),
             lambda emitted: engine.post(self._arrived.put_nowait, emitted),
             lambda outcome: engine.post(self._finish, outcome),
             source=ask.options.source,
             deadline=deadline,
         )
-
-    def _decode(self, tokens: object) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=True)  # type: ignore[arg-type]
 
     def start(self) -> None:
         """Errors: `EngineDown`."""

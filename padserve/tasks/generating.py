@@ -9,6 +9,9 @@ import msgspec
 from padserve.core import Emitted, Generated, GenerationOptions, GenerationSpec, ModelSpec, TokenDetails
 from padserve.errors import EmptyInput, InputTooLong, InvalidField
 from padserve.tasks.base import Plan, Task, TaskRequest, TaskResult, Unit, as_list, plan_each
+from padserve.text.bad_words import bad_word_ids
+from padserve.text.detokenize import Detokenizer
+from padserve.text.stops import StopMatcher, StopStrings
 from padserve.text.tokenizer import Tokenizer, Tokens
 
 DEFAULT_NEW_TOKENS = 256
@@ -133,7 +136,7 @@ def asked_of(
     given = tuple(int(token) for token in tokens.input_ids)
     if not given:
         raise EmptyInput("the input has no tokens")
-    prefix = tuple(int(token) for token in tokenizer.tokens(request.target_prefix, add_special_tokens=False).input_ids)
+    prefix = tokenizer.ids(request.target_prefix)
     source, prompt = (given, (_start(defaults), *prefix)) if generation.is_seq2seq else (None, (*given, *prefix))
     new_tokens = _new_tokens(request, defaults, generation, len(prompt))
     end = () if request.ignore_eos else _as_tuple(defaults.get("eos_token_id"))
@@ -232,13 +235,9 @@ def _as_tuple(value: Any) -> tuple[int, ...]:
 def _bad_words(
     request: GeneratingRequest, tokenizer: Tokenizer, defaults: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], ...]:
-    """The checkpoint's, and the request's strings, both as they stand and after a space."""
-    words = [tuple(int(token) for token in word) for word in defaults.get("bad_words_ids") or ()]
-    for word in request.bad_words or ():
-        for text in (word, f" {word}"):
-            ids = tokenizer.tokens(text, add_special_tokens=False).input_ids
-            words.append(tuple(int(token) for token in ids))
-    return tuple(dict.fromkeys(word for word in words if word))
+    """The checkpoint's, and those of the request's strings."""
+    words = [_as_tuple(word) for word in defaults.get("bad_words_ids") or ()]
+    return (*words, *bad_word_ids(tokenizer.ids, request.bad_words or ()))
 
 
 def _logit_bias(request: GeneratingRequest, spec: ModelSpec) -> dict[int, float]:
@@ -257,8 +256,6 @@ def _check(options: GenerationOptions, spec: ModelSpec) -> None:
     beams, outputs = options.num_beams, options.num_return_sequences
     if beams > 1 and outputs > beams:
         raise InvalidField(f"num_return_sequences is {outputs}, there are {beams} beams", field="num_return_sequences")
-    if beams > 1 and options.do_sample:
-        raise InvalidField("beams cannot sample in this version: give num_beams or do_sample", field="do_sample")
     if beams == 1 and outputs > 1 and not options.do_sample:
         raise InvalidField(
             "greedy search has one output; set do_sample or num_beams for more", field="num_return_sequences"
@@ -277,16 +274,12 @@ def text_of(output: Generated, ask: Ask, tokenizer: Tokenizer) -> str:
     tokens: Sequence[int] = output.tokens
     if tokens and tokens[-1] in ask.options.stop_ids:
         tokens = tokens[:-1]
-    return before_stop(tokenizer.decode([*ask.lead, *tokens], skip_special_tokens=True), ask, tokenizer)
-
-
-def before_stop(text: str, ask: Ask, tokenizer: Tokenizer) -> str:
-    """What stands before the first stop string in the generated part of a text."""
+    text = tokenizer.decode([*ask.lead, *tokens], skip_special_tokens=True)
     if not ask.options.stop:
         return text
-    start = len(tokenizer.decode(ask.lead, skip_special_tokens=True)) if ask.lead else 0
-    ends = [place for place in (text.find(string, start) for string in ask.options.stop) if place >= 0]
-    return text[: min(ends)] if ends else text
+    start = len(Detokenizer(tokenizer).push(*ask.lead))
+    matcher = StopMatcher(StopStrings(ask.options.stop))
+    return text[:start] + matcher.push(text[start:]) + matcher.finish()
 
 
 TokenText = Callable[[int], str]
@@ -303,30 +296,25 @@ class StreamedText:
 
     def __init__(self, ask: Ask, tokenizer: Tokenizer) -> None:
         self._ask, self._tokenizer = ask, tokenizer
-        self._tokens: list[int] = []
+        self._detokenizer = Detokenizer(tokenizer)
+        self._lead = self._detokenizer.push(*ask.lead)
+        self._matcher = StopMatcher(StopStrings(ask.options.stop))
         self._sent = 0
-        self._held = max((len(string) for string in ask.options.stop), default=1) - 1
 
     def push(self, emitted: Emitted) -> str:
         """Text that has become certain with a token."""
-        self._tokens.append(emitted.token_id)
         if emitted.token_id in self._ask.options.stop_ids:
             return ""
-        whole = self._tokenizer.decode([*self._ask.lead, *self._tokens], skip_special_tokens=True)
-        text = before_stop(whole, self._ask, self._tokenizer)
-        if len(text) < len(whole):
-            return self._send(text)
-        certain = text.rstrip("\ufffd")
-        return self._send(certain[: max(len(certain) - self._held, 0)] if self._held else certain)
+        lead = "" if self._sent else self._lead
+        return self._send(lead + self._matcher.push(self._detokenizer.push(emitted.token_id)))
 
     def finish(self, output: Generated) -> str:
         """The rest."""
-        return self._send(text_of(output, self._ask, self._tokenizer))
+        return self._send(text_of(output, self._ask, self._tokenizer)[self._sent :])
 
     def _send(self, text: str) -> str:
-        new = text[self._sent :]
-        self._sent = max(self._sent, len(text))
-        return new
+        self._sent += len(text)
+        return text
 
 
 RequestT = TypeVar("RequestT", bound=GeneratingRequest)

@@ -7,9 +7,11 @@ special tokens stay and content tokens are left out, which is what the tokenizer
 
 import copy
 import inspect
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,6 +21,7 @@ from padserve.errors import BadEncoding, InputTooLong, InvalidField
 
 Side = Literal["right", "left"]
 Strategy = Literal["longest_first", "only_first", "only_second"]
+BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,40 @@ class Tokenizer:
                 f"the model's chat template refuses these messages: {reason}", field="messages"
             ) from error
 
+    def decode_uncleaned(self, ids: Sequence[int]) -> str:
+        """`decode` without special tokens, before spaces are cleaned up."""
+        return str(self._hf.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    @cached_property
+    def cleans_up(self) -> Literal["none", "standard", "unknown"]:
+        """What `decode` does to the spaces of the whole text: transformers' own replacements, or another class's."""
+        from transformers import PreTrainedTokenizerBase
+
+        forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+        is_bpe = type(getattr(self._backend, "model", None)).__name__ == "BPE"
+        if not self._hf.clean_up_tokenization_spaces or (is_bpe and not getattr(self._hf, forced, False)):
+            return "none"
+        own = type(self._hf).clean_up_tokenization is not PreTrainedTokenizerBase.clean_up_tokenization
+        return "unknown" if own else "standard"
+
+    def is_read(self, token_id: int) -> bool:
+        """Whether `decode_uncleaned` looks at a token at all: not at special tokens, nor at ids without a token."""
+        if token_id in self._skipped_ids:
+            return False
+        return self._backend is None or self._backend.id_to_token(token_id) is not None
+
+    @cached_property
+    def _skipped_ids(self) -> frozenset[int]:
+        if self._backend is None:
+            return self.all_special_ids
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    @cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Tokens of one byte each, as vocabularies with byte fallback name them: ``<0xE4>``."""
+        return frozenset(token_id for token, token_id in self.vocabulary().items() if BYTE_TOKEN.fullmatch(token))
+
     def join(self, tokens: list[str]) -> str:
         """Token strings as text."""
         return str(self._hf.convert_tokens_to_string(tokens))
@@ -177,6 +214,10 @@ class Tokenizer:
             return self._slow(text, pair, add_special_tokens)
         except (TypeError, UnicodeEncodeError) as error:
             raise BadEncoding("the input is not valid Unicode text (a lone surrogate?)") from error
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """A text's own tokens. Errors: `BadEncoding`."""
+        return tuple(self.tokens(text, add_special_tokens=False).input_ids.tolist())
 
     def _fast(self, encoded: Any) -> Tokens:
         return Tokens(

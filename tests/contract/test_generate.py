@@ -202,6 +202,51 @@ def test_text_ends_before_a_stop_string(client: httpx.Client) -> None:
     assert streamed == whole["text"][: whole["text"].index(stop)]
 
 
+@pytest.mark.parametrize("more", [{"num_beams": 3}, {"echo": True}, {"do_sample": True, "seed": 3}], ids=json.dumps)
+def test_stop_strings_with_beams_samples_and_an_echo(
+    client: httpx.Client, stocks: dict[str, Stock], more: dict[str, Any]
+) -> None:
+    """The search ends at the token that completes one, also over a token's end; the prompt is not searched."""
+    whole = only(ask(client, "gpt2", "seven wizards", **more))["outputs"][0]
+    prompt = stocks["gpt2"].tokenizer("seven wizards")["input_ids"] if more.get("echo") else []
+    start = len(stocks["gpt2"].text(prompt))
+    for place in range(start + 1, len(whole["text"]) - 3, 4):
+        stop = whole["text"][place : place + 3]
+        got = events(ask(client, "gpt2", "seven wizards", stop=stop, stream=True, **more))
+        output = got[-1][1]["outputs"][0]
+        assert "".join(data["text"] for name, data in got if name == "token") == output["text"]
+        assert stop not in output["text"][start:]
+        if "num_beams" not in more:  # beams that end early may be others
+            assert output["text"] == whole["text"][: whole["text"].index(stop, start)]
+            assert output["token_ids"] == whole["token_ids"][: len(output["token_ids"])]
+            assert output["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_token_is_counted(client: httpx.Client, model: str) -> None:
+    reply = ask(client, model, "seven wizards", max_new_tokens=1)
+    done = events(ask(client, model, "seven wizards", max_new_tokens=1, stream=True))[-1][1]
+    assert reply.json()["usage"] == done["usage"]
+    assert done["usage"]["output_tokens"] == len(done["outputs"][0]["token_ids"]) == 1
+
+
+def test_beams_sample(running: Server, client: httpx.Client) -> None:
+    """The same alone and in a crowd; another seed, another text; temperature 0 is beam search."""
+    options = {"num_beams": 3, "num_return_sequences": 2, "do_sample": True, "temperature": 1.5}
+    bodies = [body("marian", "the quick brown fox", seed=seed, **options) for seed in range(8)]
+    alone = [only(client.post("/translate", json=one))["outputs"] for one in bodies]
+
+    async def crowd() -> list[httpx.Response]:
+        async with running.async_client() as session:
+            return await asyncio.gather(*(session.post("/translate", json=one) for one in bodies))
+
+    assert [only(reply)["outputs"] for reply in asyncio.run(crowd())] == alone
+    assert len({outputs[0]["text"] for outputs in alone}) > 4
+    assert all(outputs[0]["score"] >= outputs[1]["score"] for outputs in alone)
+    cold = only(ask(client, "marian", "the quick", **options | {"temperature": 0}))
+    assert cold == only(ask(client, "marian", "the quick", **options | {"do_sample": False}))
+
+
 def test_stop_tokens(client: httpx.Client) -> None:
     whole = only(ask(client, "gpt2", "seven wizards"))["outputs"][0]
     third = whole["token_ids"][2]

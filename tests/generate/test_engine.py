@@ -286,8 +286,8 @@ def test_stop_text_and_log_probabilities() -> None:
         outcome: list[Any] = []
 
         def start(row: Row, num_beams: int = num_beams) -> Search:
-            def stops(generated: Any) -> bool:
-                return len(generated) == 3
+            def stops(row: Row, *more: int) -> bool:
+                return len(row.generated) + len(more) == 3
 
             if num_beams == 1:
                 return PlainSearch(row, limits, None, [None], logprobs=2, stops_text=stops)

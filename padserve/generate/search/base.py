@@ -1,6 +1,6 @@
 """What a search is: it owns the rows of one generation and decides, from their logits, how they go on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -8,8 +8,10 @@ from torch import Tensor
 from padserve.core import Emitted, Generated
 from padserve.generate.sequence import Row
 
-StopsText = Callable[[Sequence[int]], bool]
-"""Whether the text of generated tokens holds a stop string."""
+
+class StopsText(Protocol):
+    def __call__(self, row: Row, *more: int) -> bool:
+        """Whether the text of a row's generated tokens, and of these after them, holds a stop string."""
 
 
 class Rows(Protocol):

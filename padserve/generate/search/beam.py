@@ -3,6 +3,9 @@
 Of all continuations of all beams the best ``keep`` are looked at: those that end go to the finished ones if they are
 among the best ``num_beams``, the best of the others go on. Finished hypotheses are compared by their sum of log
 probabilities over length ** length_penalty.
+
+Beams that sample draw the ``keep`` continuations instead, without replacement, from all of all beams by their sums of
+warped log probabilities, which are their scores too.
 """
 
 from collections.abc import Sequence
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor
 
 from padserve.core import Emitted, FinishReason, Generated, TokenDetails
+from padserve.generate.sample import Sampler, warp
 from padserve.generate.search.base import Rows, Rules, StopsText
 from padserve.generate.search.plain import details_of
 from padserve.generate.sequence import Limits, Row
@@ -62,10 +66,11 @@ class BeamSearch:
         options: BeamOptions,
         logprobs: int | None = None,
         stops_text: StopsText | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.rows = [first]
         self._limits, self._rules, self._options = limits, rules, options
-        self._logprobs, self._stops_text = logprobs, stops_text
+        self._logprobs, self._stops_text, self._sampler = logprobs, stops_text, sampler
         self._width = options.num_beams // options.groups
         self._capacity = max(round(self._width * options.patience), 1)
         self._keep = max(2, 1 + len(limits.end_ids)) * self._width
@@ -88,6 +93,8 @@ class BeamSearch:
         if self._rules is not None:
             processed = [self._rules.apply(logprobs[i].clone(), row) for i, row in enumerate(self.rows)]
             logprobs = torch.stack(processed)
+        if self._sampler is not None:
+            logprobs = torch.stack([warp(row, self._sampler.options) for row in logprobs.cpu()])
         chosen_before: list[int] = []
         continued: list[tuple[int, int]] = []  # (place of the parent, token), over all groups
         for group in self._groups:
@@ -110,7 +117,7 @@ class BeamSearch:
             counts = torch.bincount(torch.tensor(chosen_before), minlength=scores.shape[1])
             scores = scores - self._options.diversity * counts
         totals = (scores + torch.tensor(group.scores)[:, None]).flatten()
-        values, flat = totals.topk(min(self._keep, len(totals)))
+        values, flat = self._best(totals)
         vocab = scores.shape[1]
         candidates = [
             (value, group.places[index // vocab], index % vocab)
@@ -129,10 +136,18 @@ class BeamSearch:
         tokens = [token for _, _, token in going_on or candidates[: self._width]]
         return [(place, token) for _, place, token in going_on] if group.open else [], tokens
 
+    def _best(self, totals: Tensor) -> tuple[Tensor, Tensor]:
+        """The continuations that are looked at, best first: values and places."""
+        drawn = None if self._sampler is None else self._sampler.several(totals, self._keep)
+        if drawn is None or not len(drawn):
+            return totals.topk(min(self._keep, len(totals)))
+        values, order = totals[drawn].sort(descending=True, stable=True)
+        return values, drawn[order]
+
     def _reason(self, place: int, token: int) -> FinishReason | None:
-        generated = [*self.rows[place].generated, token]
-        reason = self._limits.reason(generated)
-        if reason != "stop" and self._stops_text is not None and self._stops_text(generated):
+        row = self.rows[place]
+        reason = self._limits.reason([*row.generated, token])
+        if reason != "stop" and self._stops_text is not None and self._stops_text(row, token):
             return "stop"
         return reason
 

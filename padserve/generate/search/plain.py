@@ -60,7 +60,7 @@ class PlainSearch:
                 row.details.append(details)
             emitted.append(Emitted(index, token, details))
             reason = self._limits.reason(row.generated)
-            if reason != "stop" and self._stops_text is not None and self._stops_text(row.generated):
+            if reason != "stop" and self._stops_text is not None and self._stops_text(row):
                 reason = "stop"
             if reason is None:
                 kept.append(row)
