@@ -206,4 +206,5 @@ class GenerationSpec:
     is_seq2seq: bool
     window: int | None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # the checkpoint's generation_config
-    languages: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()  # the model's own codes
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the checkpoint's task_specific_params

@@ -1,14 +1,14 @@
 """One input that is being generated, seen from the event loop: its tokens as they come, and its end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from padserve.core import Emitted, Generated
 from padserve.errors import EngineDown, PadserveError
 from padserve.generate.engine import Generation
 from padserve.generate.strategy import make_search
 from padserve.service.engine import Engine
-from padserve.tasks.generating import Ask, StreamedText, TokenEvent, logprobs_of
+from padserve.tasks.generating import Ask, StreamedText, TokenEvent, Work, logprobs_of
 from padserve.text.tokenizer import Tokenizer
 
 Outcome = list[Generated] | PadserveError
@@ -68,3 +68,30 @@ class Outputs:
         if not self._end.done():
             self._end.set_result(outcome)
         self._arrived.put_nowait(None)
+
+
+def whole(outcomes: Sequence[Outcome]) -> list[list[Generated]] | PadserveError:
+    """The outputs of all parts of an input, or the first error, which is the input's."""
+    outputs = []
+    for outcome in outcomes:
+        if isinstance(outcome, PadserveError):
+            return outcome
+        outputs.append(outcome)
+    return outputs
+
+
+async def events_in_order(streams: Sequence[Outputs], work: Work) -> AsyncIterator[TokenEvent]:
+    """The tokens of each part of an input as they come, its parts one after another; up to the first error."""
+    for stream, ask, gap in zip(streams, work.asks, work.gaps, strict=False):
+        for event in _gap(gap, ask):
+            yield event
+        async for event in stream.events():
+            yield event
+        if isinstance(await stream.end(), PadserveError):
+            return
+    for event in _gap(work.gaps[-1], work.asks[-1]):
+        yield event
+
+
+def _gap(text: str, ask: Ask) -> list[TokenEvent]:
+    return [TokenEvent(index, text) for index in range(ask.options.num_return_sequences)] if text else []

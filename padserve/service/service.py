@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from padserve.batching.entry import Entry, Ticket
-from padserve.core import ModelSpec, Output, Timings, Usage
+from padserve.core import Generated, ModelSpec, Output, Timings, Usage
 from padserve.errors import (
     DeadlineExceeded,
     Draining,
@@ -27,7 +27,7 @@ from padserve.errors import (
 from padserve.service.catalog import select
 from padserve.service.deadline import deadline_of
 from padserve.service.engine import Engine
-from padserve.service.outputs import Outputs
+from padserve.service.outputs import Outputs, events_in_order, whole
 from padserve.service.readiness import Readiness
 from padserve.tasks.base import Finished, ItemError, Plan, Result, Task, TaskRequest, Unit
 from padserve.tasks.generating import GeneratingRequest, GeneratingTask, TokenEvent
@@ -127,7 +127,7 @@ class Service:
         timings: Timings,
     ) -> Reply:
         tokenizer = self._engine.tokenizer(spec.name)
-        asks = [unit.state for unit in plan.units if isinstance(unit, Unit)]
+        asks = [ask for unit in plan.units if isinstance(unit, Unit) for ask in unit.state.asks]
         self._refuse_when_full(sum(ask.input_tokens for ask in asks))
         streams = [Outputs(self._engine, spec.name, ask, tokenizer, deadline) for ask in asks]
         try:
@@ -141,12 +141,15 @@ class Service:
         results: list[Result | PadserveError] = []
         output_tokens = 0
         for unit in plan.units:
-            outcome = unit if isinstance(unit, PadserveError) else next(generated)
-            if isinstance(outcome, PadserveError) or isinstance(unit, PadserveError):
-                results.append(outcome)  # type: ignore[arg-type]
+            if isinstance(unit, PadserveError):
+                results.append(unit)
                 continue
-            output_tokens += sum(len(output.tokens) for output in outcome)
-            results.append(await self._tokenizers.run(task.result, request, unit.state, outcome, tokenizer))
+            outcomes = whole([next(generated) for _ in unit.state.asks])
+            if isinstance(outcomes, PadserveError):
+                results.append(outcomes)
+                continue
+            output_tokens += _tokens_of(outcomes)
+            results.append(await self._tokenizers.run(task.result, request, unit.state, outcomes, tokenizer))
         finished = Finished(results, isinstance(request.inputs, list))
         usage = Usage(sum(ask.input_tokens for ask in asks), output_tokens)
         self._metrics.tokens_in(spec.name, usage.input_tokens)
@@ -164,7 +167,7 @@ class Service:
         spec = select(self._engine.specs(), task.name, request.model, self._engine.names)
         self._in_flight += 1
         self._idle.clear()
-        stream: Outputs | None = None
+        streams: list[Outputs] = []
         try:
             deadline = deadline_of(request, context.received_at, context.timeout_ms)
             self._refuse_when_full(0)
@@ -173,23 +176,24 @@ class Service:
             unit = plan.units[0]
             if isinstance(unit, PadserveError):
                 raise unit
-            ask, tokenizer = unit.state, self._engine.tokenizer(spec.name)
-            self._refuse_when_full(ask.input_tokens)
-            stream = Outputs(self._engine, spec.name, ask, tokenizer, deadline)
-            stream.start()
-            async for event in stream.events():
+            work, tokenizer = unit.state, self._engine.tokenizer(spec.name)
+            input_tokens = sum(ask.input_tokens for ask in work.asks)
+            self._refuse_when_full(input_tokens)
+            streams = [Outputs(self._engine, spec.name, ask, tokenizer, deadline) for ask in work.asks]
+            for stream in streams:
+                stream.start()
+            async for event in events_in_order(streams, work):
                 yield event
-            outcome = await stream.end()
-            if isinstance(outcome, PadserveError):
-                raise outcome
-            result = await self._tokenizers.run(task.result, request, ask, outcome, tokenizer)
-            usage = Usage(ask.input_tokens, sum(len(output.tokens) for output in outcome))
-            self._metrics.tokens_in(spec.name, ask.input_tokens)
+            outcomes = whole([await stream.end() for stream in streams])
+            if isinstance(outcomes, PadserveError):
+                raise outcomes
+            result = await self._tokenizers.run(task.result, request, work, outcomes, tokenizer)
+            usage = Usage(input_tokens, _tokens_of(outcomes))
+            self._metrics.tokens_in(spec.name, input_tokens)
             self._metrics.tokens_out(spec.name, usage.output_tokens or 0)
             yield Reply(spec.name, [result], usage, timings)
-            stream = None
         finally:
-            if stream is not None:
+            for stream in streams:
                 stream.abort()
             self._in_flight -= 1
             if self._in_flight == 0:
@@ -268,7 +272,8 @@ class Service:
     def model_status(self, name: str) -> dict[str, Any]:
         """A model's facts and live counters. Errors: `UnknownModel`."""
         spec = self._engine.spec_named(name)
-        return {**asdict(spec), "tasks": list(spec.tasks), **self._engine.live(name)}
+        languages = [] if spec.generation is None else list(spec.generation.languages)
+        return {**asdict(spec), "tasks": list(spec.tasks), "languages": languages, **self._engine.live(name)}
 
     def readiness(self) -> Readiness:
         reasons = self._engine.complaints()
@@ -311,6 +316,10 @@ def _tokens_run(plan: Plan, outputs: list[UnitOutputs]) -> int:
         for unit, output in zip(plan.units, outputs, strict=True)
         if isinstance(unit, Unit) and not isinstance(output, PadserveError)
     )
+
+
+def _tokens_of(outcomes: Sequence[Sequence[Generated]]) -> int:
+    return sum(len(output.tokens) for outputs in outcomes for output in outputs)
 
 
 def _tokens_told(finished: Finished) -> int:

@@ -9,6 +9,7 @@ import msgspec
 from padserve.core import Emitted, Generated, GenerationOptions, GenerationSpec, ModelSpec, TokenDetails
 from padserve.errors import EmptyInput, InputTooLong, InvalidField
 from padserve.tasks.base import Plan, Task, TaskRequest, TaskResult, Unit, as_list, plan_each
+from padserve.text.languages import Directed
 from padserve.text.tokenizer import Tokenizer
 
 DEFAULT_NEW_TOKENS = 256
@@ -50,6 +51,8 @@ class GeneratingRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: dict[str, float] | None = None
     target_prefix: str = ""
     echo: bool = False
+    source_lang: Text | None = None
+    target_lang: Text | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     details: bool = False
     stream: bool = False
@@ -104,21 +107,62 @@ class Ask:
     """Tokens whose text stands before what is generated: an echoed prompt, the forced start of the output."""
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One input: what is generated for it, and the texts before, between and behind what comes out."""
+
+    asks: tuple[Ask, ...]
+    gaps: tuple[str, ...] = ("", "")  # [len(asks) + 1]
+
+
+def direct(request: GeneratingRequest, tokenizer: Tokenizer, text: str) -> Directed:
+    """The input with the languages that are asked for. Errors: `UnknownLanguage`, `InvalidField`."""
+    if tokenizer.languages is not None:
+        return tokenizer.languages.direct(text, request.source_lang, request.target_lang)
+    for field in ("source_lang", "target_lang"):
+        if getattr(request, field) is not None:
+            raise InvalidField(f"{field}: the checkpoint does not say that it has languages; leave it out", field=field)
+    return Directed(text)
+
+
+def task_defaults(spec: ModelSpec, *keys: str | None) -> dict[str, Any]:
+    """What the checkpoint's ``task_specific_params`` say under the first of these keys that they have."""
+    tasks: Mapping[str, Mapping[str, Any]] = {} if spec.generation is None else spec.generation.tasks
+    params = dict(next((tasks[key] for key in keys if key is not None and key in tasks), {}))
+    if params.get("max_length"):
+        params["max_new_tokens"] = params["max_length"] - 1  # it counts the decoder's start too
+    return params
+
+
 def asked(
-    request: GeneratingRequest, spec: ModelSpec, tokenizer: Tokenizer, text: str, forced: Mapping[str, Any]
+    request: GeneratingRequest,
+    spec: ModelSpec,
+    tokenizer: Tokenizer,
+    text: str | Directed,
+    forced: Mapping[str, Any],
+    checkpoint: Mapping[str, Any] | None = None,
 ) -> Ask:
-    """``forced``: options that the task itself settles, such as the target language's token."""
+    """``forced``: options that the task itself settles; ``checkpoint``: the checkpoint's defaults for this task."""
     generation = spec.generation
     assert generation is not None
-    defaults = generation.defaults
+    defaults = {**generation.defaults, **(checkpoint or {})}
+    directed = direct(request, tokenizer, text) if isinstance(text, str) else text
     tokens = tokenizer.fitted(
-        text, max_length=_room(spec, generation), truncate=request.truncate, side=request.truncation_side
+        directed.text,
+        max_length=_room(spec, generation),
+        truncate=request.truncate,
+        side=request.truncation_side,
+        around=directed.around,
     )
     given = tuple(int(token) for token in tokens.input_ids)
     if not given:
         raise EmptyInput("the input has no tokens")
     prefix = tuple(int(token) for token in tokenizer.tokens(request.target_prefix, add_special_tokens=False).input_ids)
-    source, prompt = (given, (_start(defaults), *prefix)) if generation.is_seq2seq else (None, (*given, *prefix))
+    settled = _settled(request, defaults)
+    if directed.first is not None:
+        settled["forced_bos_token_id"] = directed.first
+    head = _head(defaults, directed, settled, bool(prefix)) if generation.is_seq2seq else given
+    source, prompt = given if generation.is_seq2seq else None, (*head, *prefix)
     new_tokens = _new_tokens(request, defaults, generation, len(prompt))
     end = () if request.ignore_eos else _as_tuple(defaults.get("eos_token_id"))
     options = GenerationOptions(
@@ -138,7 +182,7 @@ def asked(
         bad_words=_bad_words(request, tokenizer, defaults),
         logit_bias=_logit_bias(request, spec),
         logprobs=request.logprobs,
-        **{**_settled(request, defaults), **forced},
+        **{**settled, **forced},
     )
     _check(options, spec)
     echoed = given if request.echo and not generation.is_seq2seq else ()
@@ -148,6 +192,15 @@ def asked(
 def _room(spec: ModelSpec, generation: GenerationSpec) -> int:
     """Tokens that an input may have: a decoder's window must leave room for one more."""
     return spec.max_length if generation.is_seq2seq else spec.max_length - 1
+
+
+def _head(
+    defaults: Mapping[str, Any], directed: Directed, settled: Mapping[str, Any], has_prefix: bool
+) -> tuple[int, ...]:
+    """What a decoder starts with. A forced first token stands before a target prefix."""
+    start = _start(defaults) if directed.start is None else directed.start
+    first = settled.get("forced_bos_token_id") if has_prefix else None
+    return (start,) if first is None else (start, first)
 
 
 def _start(defaults: Mapping[str, Any]) -> int:
@@ -319,27 +372,63 @@ class StreamedText:
 
 
 RequestT = TypeVar("RequestT", bound=GeneratingRequest)
+ItemT = TypeVar("ItemT")
 
 
 class GeneratingTask(Task[RequestT]):
-    """Plans an `Ask` for each input, as the state of a unit without encodings; its outputs are `Generated`."""
+    """Plans `Work` for each input, as the state of a unit without encodings; its outputs are `Generated`."""
 
     result_type = GeneratingResult
 
     def ask(self, request: RequestT, spec: ModelSpec, tokenizer: Tokenizer, text: str) -> Ask:
         raise NotImplementedError
 
+    def work(self, request: RequestT, spec: ModelSpec, tokenizer: Tokenizer, text: str) -> Work:
+        return Work((self.ask(request, spec, tokenizer, text),))
+
     def plan(self, request: RequestT, spec: ModelSpec, tokenizer: Tokenizer) -> Plan:
         inputs = as_list(request.inputs)
         if request.stream and isinstance(request.inputs, list):
             raise InvalidField("a stream takes one input, not a list", field="stream")
-        return plan_each(inputs, lambda text: Unit((), self.ask(request, spec, tokenizer, text)))
+        return plan_each(inputs, lambda text: Unit((), self.work(request, spec, tokenizer, text)))
 
     def result(
-        self, request: RequestT, ask: Ask, outputs: Sequence[Generated], tokenizer: Tokenizer
+        self, request: RequestT, work: Work, outputs: Sequence[Sequence[Generated]], tokenizer: Tokenizer
     ) -> GeneratingResult:
-        return GeneratingResult(
-            tokens=ask.input_tokens,
-            truncated=ask.truncated,
-            outputs=[output_of(request, ask, output, tokenizer) for output in outputs],
-        )
+        """``outputs``: of each ask."""
+        parts = [
+            GeneratingResult(
+                tokens=ask.input_tokens,
+                truncated=ask.truncated,
+                outputs=[output_of(request, ask, output, tokenizer) for output in own],
+            )
+            for ask, own in zip(work.asks, outputs, strict=True)
+        ]
+        return joined(parts, work.gaps)
+
+
+def joined(parts: Sequence[GeneratingResult], gaps: Sequence[str]) -> GeneratingResult:
+    """One result of those of an input's parts: the best outputs together, then the second best, and so on."""
+    return msgspec.structs.replace(
+        parts[0],
+        tokens=sum(part.tokens for part in parts),
+        truncated=any(part.truncated for part in parts),
+        outputs=[_joined(outputs, gaps) for outputs in zip(*(part.outputs for part in parts), strict=True)],
+    )
+
+
+def _joined(outputs: Sequence[Output], gaps: Sequence[str]) -> Output:
+    """Scores of beams are not comparable between parts: there is none for several."""
+    texts = [gap + output.text for gap, output in zip(gaps, outputs, strict=False)]
+    return Output(
+        text="".join(texts) + gaps[-1],
+        finish_reason="length" if any(output.finish_reason == "length" for output in outputs) else "stop",
+        token_ids=_chained([output.token_ids for output in outputs]),
+        score=outputs[0].score if len(outputs) == 1 else None,
+        logprobs=_chained([output.logprobs for output in outputs]),
+    )
+
+
+def _chained(lists: Sequence[list[ItemT] | None]) -> list[ItemT] | None:
+    given = [each for each in lists if each is not None]
+    return [item for each in given for item in each] if given else None

@@ -6,6 +6,7 @@ special tokens stay and content tokens are left out, which is what the tokenizer
 """
 
 import copy
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ import numpy as np
 
 from padserve.core import Encoding, Int64Array
 from padserve.errors import BadEncoding, InputTooLong
+from padserve.text.languages import Around, Languages
 
 Side = Literal["right", "left"]
 Strategy = Literal["longest_first", "only_first", "only_second"]
+NLLB_CODE = re.compile("[a-z]{3}_[A-Z][a-z]{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,9 @@ class Tokens:
 class Tokenizer:
     """Wraps a transformers tokenizer. Safe to share between threads."""
 
+    languages: Languages | None = None
+    """How the model is told languages; set once, at load."""
+
     def __init__(self, hf: Any, takes_token_types: bool = True) -> None:
         self._hf = hf
         self._backend = hf.backend_tokenizer if hf.is_fast else None
@@ -78,6 +84,11 @@ class Tokenizer:
         """The same tokenizer for a model that takes, or does not take, token types."""
         other = copy.copy(self)
         other._token_types = self._token_types and takes_token_types
+        return other
+
+    def for_languages(self, languages: Languages | None) -> "Tokenizer":
+        other = copy.copy(self)
+        other.languages = languages
         return other
 
     @property
@@ -117,6 +128,31 @@ class Tokenizer:
         vocabulary: dict[str, int] = self._hf.get_vocab()
         return vocabulary
 
+    def language_tokens(self) -> dict[str, int]:
+        """The token of each language, by the code that the tokenizer has for it."""
+        known = getattr(self._hf, "lang_code_to_id", None)
+        if known is None:
+            codes = [str(token) for token in self._hf.all_special_tokens if NLLB_CODE.fullmatch(str(token))]
+            known = {code: self._hf.convert_tokens_to_ids(code) for code in codes}
+        return {code: token for code, token in known.items() if token not in (None, self.unk_token_id)}
+
+    @property
+    def language_marks(self) -> tuple[str, ...]:
+        """Marian's marks of target languages, ``>>fra<<``."""
+        return tuple(getattr(self._hf, "supported_language_codes", ()))
+
+    @property
+    def declared_languages(self) -> tuple[str | None, str | None]:
+        """The source and target language that a Marian tokenizer says it is of."""
+        return getattr(self._hf, "source_lang", None), getattr(self._hf, "target_lang", None)
+
+    def around(self) -> Around:
+        """The special tokens that a text gets."""
+        tokens = self.tokens("a")
+        content = [index for index, part in enumerate(tokens.parts) if part is not None]
+        ids = [int(token) for token in tokens.input_ids]
+        return tuple(ids[: content[0]]), tuple(ids[content[-1] + 1 :])
+
     def id_to_token(self, token_id: int) -> str:
         return str(self._hf.convert_ids_to_tokens(int(token_id)))
 
@@ -140,6 +176,19 @@ class Tokenizer:
             return self._slow(text, pair, add_special_tokens)
         except (TypeError, UnicodeEncodeError) as error:
             raise BadEncoding("the input is not valid Unicode text (a lone surrogate?)") from error
+
+    def surrounded(self, text: str, around: Around) -> Tokens:
+        """The whole text between these special tokens in place of the tokenizer's own. Errors: `BadEncoding`."""
+        tokens, (before, after) = self.tokens(text, add_special_tokens=False), around
+        types, offsets, words = tokens.token_type_ids, tokens.offsets, tokens.word_ids
+        front, back = len(before), len(after)
+        return Tokens(
+            input_ids=np.concatenate([np.array(ids, dtype=np.int64) for ids in (before, tokens.input_ids, after)]),
+            token_type_ids=None if types is None else np.pad(types, (front, back)),
+            parts=((None,) * front + tokens.parts + (None,) * back),
+            offsets=None if offsets is None else ((0, 0),) * front + offsets + ((0, 0),) * back,
+            word_ids=None if words is None else (None,) * front + words + (None,) * back,
+        )
 
     def _fast(self, encoded: Any) -> Tokens:
         return Tokens(
@@ -178,13 +227,15 @@ class Tokenizer:
         truncate: bool,
         side: Side = "right",
         strategy: Strategy = "longest_first",
+        around: Around | None = None,
     ) -> Tokens:
-        """The input within ``max_length`` tokens. ``strategy``: which text of a pair is cut.
+        """The input within ``max_length`` tokens. ``strategy``: which text of a pair is cut. ``around``: special tokens
+        of a single text in place of the tokenizer's own.
 
         Errors: `InputTooLong` when it is longer and ``truncate`` is false, or when the part that may not be cut fills
         the model alone.
         """
-        tokens = self.tokens(text, pair)
+        tokens = self.tokens(text, pair) if around is None else self.surrounded(text, around)
         if len(tokens) <= max_length:
             return tokens
         if not truncate:
