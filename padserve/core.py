@@ -207,4 +207,5 @@ class GenerationSpec:
     window: int | None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # the checkpoint's generation_config
     languages: tuple[str, ...] = ()  # the model's own codes
+    needs_source: bool = False  # what the encoder reads depends on the source language
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the checkpoint's task_specific_params

@@ -157,7 +157,7 @@ def asked(
     given = tuple(int(token) for token in tokens.input_ids)
     if not given:
         raise EmptyInput("the input has no tokens")
-    prefix = tuple(int(token) for token in tokenizer.tokens(request.target_prefix, add_special_tokens=False).input_ids)
+    prefix = tokenizer.target_ids(request.target_prefix)
     settled = _settled(request, defaults)
     if directed.first is not None:
         settled["forced_bos_token_id"] = directed.first
@@ -271,9 +271,7 @@ def _bad_words(
     """The checkpoint's, and the request's strings, both as they stand and after a space."""
     words = [tuple(int(token) for token in word) for word in defaults.get("bad_words_ids") or ()]
     for word in request.bad_words or ():
-        for text in (word, f" {word}"):
-            ids = tokenizer.tokens(text, add_special_tokens=False).input_ids
-            words.append(tuple(int(token) for token in ids))
+        words += [tokenizer.target_ids(text) for text in (word, f" {word}")]
     return tuple(dict.fromkeys(word for word in words if word))
 
 

@@ -20,6 +20,7 @@ from padserve.text.tokenizer import Tokenizer
 
 TASK = re.compile(r"translation_([^_]+)_to_([^_]+)")
 PREFIX = re.compile(r"translate (.+) to (.+): ")
+NAME = re.compile(r"opus-mt-(?:tc-[a-z]+-)?([A-Za-z_]+)-([A-Za-z_]+)/?$")
 Pair = tuple[str, str]
 MARK = re.compile(r">>([^<>]+)<<")
 
@@ -156,11 +157,8 @@ def languages_of(tokenizer: Tokenizer, config: Any, defaults: Mapping[str, Any])
     if not config.is_encoder_decoder:
         return None
     params: Mapping[str, Mapping[str, Any]] = getattr(config, "task_specific_params", None) or {}
-    marks, (source, target) = tokenizer.language_marks, tokenizer.declared_languages
-    if marks:
-        return Marks(source, marks)
     if config.model_type == "marian":
-        return OnePair(source, target) if source and target else None
+        return _marian(tokenizer, config.name_or_path)
     prefixes = {key: str(each["prefix"]) for key, each in params.items() if TASK.fullmatch(key) and "prefix" in each}
     if prefixes:
         return Prefixes(prefixes)
@@ -170,6 +168,17 @@ def languages_of(tokenizer: Tokenizer, config: Any, defaults: Mapping[str, Any])
     around = tokenizer.around()
     starts = config.model_type == "mbart" and bool(set(around[1]) & set(tokens.values()))
     return LanguageTokens(tokens, around, starts, defaults, [key for key in params if TASK.fullmatch(key)])
+
+
+def _marian(tokenizer: Tokenizer, name: str) -> Languages | None:
+    """What the tokenizer says, else the checkpoint's ``name``."""
+    source, target = tokenizer.declared_languages
+    if tokenizer.language_marks:
+        return Marks(source, tokenizer.language_marks)
+    if source and target:
+        return OnePair(source, target)
+    named = NAME.search(name)
+    return OnePair(named[1], named[2]) if named else None
 
 
 def _declared(code: str | None) -> LanguageCodes | None:

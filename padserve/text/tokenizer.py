@@ -190,6 +190,20 @@ class Tokenizer:
             word_ids=None if words is None else (None,) * front + words + (None,) * back,
         )
 
+    def target_ids(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text as a part of the output, which Marian spells with other pieces than its input.
+
+        Errors: `BadEncoding`.
+        """
+        pieces = getattr(self._hf, "spm_target", None)
+        if pieces is None:
+            return tuple(int(token) for token in self.tokens(text, add_special_tokens=False).input_ids)
+        known = self._hf.target_encoder if self._hf.separate_vocabs else self._hf.encoder
+        try:
+            return tuple(known.get(piece, known[self._hf.unk_token]) for piece in pieces.encode(text, out_type=str))
+        except UnicodeEncodeError as error:
+            raise BadEncoding("the text is not valid Unicode (a lone surrogate?)") from error
+
     def _fast(self, encoded: Any) -> Tokens:
         return Tokens(
             input_ids=np.array(encoded.ids, dtype=np.int64),

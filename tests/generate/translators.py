@@ -49,7 +49,7 @@ def save(kind: str, folder: Path) -> None:
     torch.manual_seed(0)
     tokenizer = made.tokenizer(folder)
     tokenizer.save_pretrained(folder)
-    size = max(len(tokenizer), max(tokenizer.get_vocab().values()) + 1, 120)
+    size = max(tokenizer.get_vocab().values()) + 1
     config = transformers.AutoConfig.for_model(made.model_type, **(made.config | {"vocab_size": size}))
     model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
     randomize(model)
@@ -105,7 +105,7 @@ def m2m100(folder: Path) -> Any:
 
 def marian(folder: Path, marks: tuple[str, ...] = (), **languages: str) -> Any:
     """Its source and target pieces differ, as those of real checkpoints do."""
-    source, target = _spm(folder, "made-source"), _spm(folder, "made-target", 60)
+    source, target = _spm(folder, "made-source"), _spm(folder, "made-target", 70, model_type="bpe")
     found = dict.fromkeys(["</s>", "<unk>", *(f">>{mark}<<" for mark in marks), *_pieces(source), *_pieces(target)])
     pieces = [piece for piece in found if piece != "<s>"] + ["<pad>"]
     vocab = folder / "made.json"

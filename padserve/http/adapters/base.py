@@ -22,7 +22,7 @@ from padserve.http.body import BodyDecoder, check_media_type, read_body
 from padserve.http.disconnect import while_connected
 from padserve.http.exchange import exchange_of
 from padserve.http.openapi import OPERATION, OPERATION_ERRORS, TASK_ERRORS, Operation
-from padserve.http.tasks import encode_json, read_timeout_ms, timing_headers
+from padserve.http.tasks import Shape, encode_json, read_timeout_ms, timing_headers
 from padserve.service.catalog import select
 from padserve.service.service import Reply, RequestContext, Service
 from padserve.tasks.base import ItemProblem, Task, TaskRequest
@@ -98,7 +98,9 @@ def _failure(problem: ItemProblem, place: int) -> PadserveError:
 
 
 class Adapter:
-    """Base of all adapters. ``prefix``: under it errors are in the ``dialect``. ``tasks``: those that it calls."""
+    """Base of all adapters. ``prefix``: under it errors are in the ``dialect``; empty: it has no paths of its own.
+    ``tasks``: those that it calls.
+    """
 
     prefix: ClassVar[str]
     tag: ClassVar[str]
@@ -107,6 +109,10 @@ class Adapter:
 
     def routes(self, desk: Desk) -> list[HTTPRouteHandler]:
         raise NotImplementedError
+
+    def shapes(self, desk: Desk) -> dict[str, Shape]:
+        """Other shapes of native routes, by their tasks."""
+        return {}
 
     def opt(
         self, summary: str, request_type: Any = None, reply_type: Any = None, *, public: bool = False

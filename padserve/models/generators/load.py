@@ -84,8 +84,9 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
         bool(config.is_encoder_decoder),
         generator.window,
         defaults,
-        () if languages is None else languages.codes,
-        getattr(config, "task_specific_params", None) or {},
+        languages=() if languages is None else languages.codes,
+        needs_source=languages is not None and languages.needs_source,
+        tasks=getattr(config, "task_specific_params", None) or {},
     )
     spec = replace(draft, dtype=dtype, batching="packed", generation=generation)
     tokenizer = tokenizer.for_languages(languages)
