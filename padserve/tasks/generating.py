@@ -9,6 +9,7 @@ import msgspec
 from padserve.core import Emitted, Generated, GenerationOptions, GenerationSpec, ModelSpec, TokenDetails
 from padserve.errors import EmptyInput, InputTooLong, InvalidField
 from padserve.tasks.base import Plan, Task, TaskRequest, TaskResult, Unit, as_list, plan_each
+from padserve.tasks.direction import direct
 from padserve.text.languages import Directed
 from padserve.text.tokenizer import Tokenizer
 
@@ -115,25 +116,6 @@ class Work:
     gaps: tuple[str, ...] = ("", "")  # [len(asks) + 1]
 
 
-def direct(request: GeneratingRequest, tokenizer: Tokenizer, text: str) -> Directed:
-    """The input with the languages that are asked for. Errors: `UnknownLanguage`, `InvalidField`."""
-    if tokenizer.languages is not None:
-        return tokenizer.languages.direct(text, request.source_lang, request.target_lang)
-    for field in ("source_lang", "target_lang"):
-        if getattr(request, field) is not None:
-            raise InvalidField(f"{field}: the checkpoint does not say that it has languages; leave it out", field=field)
-    return Directed(text)
-
-
-def task_defaults(spec: ModelSpec, *keys: str | None) -> dict[str, Any]:
-    """What the checkpoint's ``task_specific_params`` say under the first of these keys that they have."""
-    tasks: Mapping[str, Mapping[str, Any]] = {} if spec.generation is None else spec.generation.tasks
-    params = dict(next((tasks[key] for key in keys if key is not None and key in tasks), {}))
-    if params.get("max_length"):
-        params["max_new_tokens"] = params["max_length"] - 1  # it counts the decoder's start too
-    return params
-
-
 def asked(
     request: GeneratingRequest,
     spec: ModelSpec,
@@ -146,7 +128,9 @@ def asked(
     generation = spec.generation
     assert generation is not None
     defaults = {**generation.defaults, **(checkpoint or {})}
-    directed = direct(request, tokenizer, text) if isinstance(text, str) else text
+    directed = text
+    if isinstance(directed, str):
+        directed = direct(tokenizer, directed, request.source_lang, request.target_lang)
     tokens = tokenizer.fitted(
         directed.text,
         max_length=_room(spec, generation),
@@ -370,7 +354,6 @@ class StreamedText:
 
 
 RequestT = TypeVar("RequestT", bound=GeneratingRequest)
-ItemT = TypeVar("ItemT")
 
 
 class GeneratingTask(Task[RequestT]):
@@ -390,43 +373,15 @@ class GeneratingTask(Task[RequestT]):
             raise InvalidField("a stream takes one input, not a list", field="stream")
         return plan_each(inputs, lambda text: Unit((), self.work(request, spec, tokenizer, text)))
 
+    def part(self, request: RequestT, ask: Ask, outputs: Sequence[Generated], tokenizer: Tokenizer) -> GeneratingResult:
+        return GeneratingResult(
+            tokens=ask.input_tokens,
+            truncated=ask.truncated,
+            outputs=[output_of(request, ask, output, tokenizer) for output in outputs],
+        )
+
     def result(
         self, request: RequestT, work: Work, outputs: Sequence[Sequence[Generated]], tokenizer: Tokenizer
     ) -> GeneratingResult:
         """``outputs``: of each ask."""
-        parts = [
-            GeneratingResult(
-                tokens=ask.input_tokens,
-                truncated=ask.truncated,
-                outputs=[output_of(request, ask, output, tokenizer) for output in own],
-            )
-            for ask, own in zip(work.asks, outputs, strict=True)
-        ]
-        return joined(parts, work.gaps)
-
-
-def joined(parts: Sequence[GeneratingResult], gaps: Sequence[str]) -> GeneratingResult:
-    """One result of those of an input's parts: the best outputs together, then the second best, and so on."""
-    return msgspec.structs.replace(
-        parts[0],
-        tokens=sum(part.tokens for part in parts),
-        truncated=any(part.truncated for part in parts),
-        outputs=[_joined(outputs, gaps) for outputs in zip(*(part.outputs for part in parts), strict=True)],
-    )
-
-
-def _joined(outputs: Sequence[Output], gaps: Sequence[str]) -> Output:
-    """Scores of beams are not comparable between parts: there is none for several."""
-    texts = [gap + output.text for gap, output in zip(gaps, outputs, strict=False)]
-    return Output(
-        text="".join(texts) + gaps[-1],
-        finish_reason="length" if any(output.finish_reason == "length" for output in outputs) else "stop",
-        token_ids=_chained([output.token_ids for output in outputs]),
-        score=outputs[0].score if len(outputs) == 1 else None,
-        logprobs=_chained([output.logprobs for output in outputs]),
-    )
-
-
-def _chained(lists: Sequence[list[ItemT] | None]) -> list[ItemT] | None:
-    given = [each for each in lists if each is not None]
-    return [item for each in given for item in each] if given else None
+        return self.part(request, work.asks[0], outputs[0], tokenizer)

@@ -2,7 +2,8 @@
 
 from padserve.core import ModelSpec
 from padserve.errors import InvalidField
-from padserve.tasks.generating import Ask, GeneratingRequest, GeneratingTask, asked, task_defaults
+from padserve.tasks.direction import task_defaults
+from padserve.tasks.generating import Ask, GeneratingRequest, GeneratingTask, asked
 from padserve.text.tokenizer import Tokenizer
 
 TRANSLATORS = ("marian", "m2m_100")

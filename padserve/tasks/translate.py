@@ -1,13 +1,16 @@
 """/translate: a text in another language, as a whole or sentence by sentence."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from padserve.core import ModelSpec
+from padserve.core import Generated, ModelSpec
 from padserve.errors import InvalidField
 from padserve.tasks.base import Plan
-from padserve.tasks.generating import Ask, GeneratingRequest, GeneratingTask, Work, asked, direct, task_defaults
+from padserve.tasks.direction import direct, task_defaults
+from padserve.tasks.generating import Ask, GeneratingRequest, GeneratingResult, GeneratingTask, Work, asked
+from padserve.tasks.joined import joined
 from padserve.text.languages import Directed
 from padserve.text.split import split_sentences
 from padserve.text.tokenizer import Tokenizer
@@ -57,10 +60,16 @@ class Translate(GeneratingTask[TranslateRequest]):
         asks += [self.ask(request, spec, tokenizer, sentence) for sentence in sentences[1:]]
         return Work(tuple(asks), gaps)
 
+    def result(
+        self, request: TranslateRequest, work: Work, outputs: Sequence[Sequence[Generated]], tokenizer: Tokenizer
+    ) -> GeneratingResult:
+        pairs = zip(work.asks, outputs, strict=True)
+        return joined([self.part(request, ask, own, tokenizer) for ask, own in pairs], work.gaps)
+
 
 def _directed(request: TranslateRequest, tokenizer: Tokenizer, text: str) -> Directed:
     """Errors: `InvalidField` where the model must be told the target language."""
-    directed = direct(request, tokenizer, text)
+    directed = direct(tokenizer, text, request.source_lang, request.target_lang)
     if tokenizer.languages is not None and directed.target is None:
         known = ", ".join(tokenizer.languages.targets.codes)
         raise InvalidField(f"the model needs a target_lang, one of {known}", field="target_lang")

@@ -84,3 +84,17 @@ def test_a_pair_is_known_by_the_name_of_the_checkpoint(tmp_path: Path) -> None:
     languages = languages_of(ours, config, {})
     assert languages is not None
     assert languages.codes == ("fr", "en")
+
+
+@pytest.mark.parametrize(("kind", "default"), [("mbart", "decoder_start_token_id"), ("mbart50", "forced_bos_token_id")])
+def test_a_checkpoint_may_have_a_target_of_its_own(kind: str, default: str, tmp_path: Path) -> None:
+    ours, languages, stock = made(kind, tmp_path)
+    assert languages.direct("a", None, None).target is None
+    config, french = transformers.AutoConfig.from_pretrained(tmp_path), stock.lang_code_to_id["fr_XX"]
+    languages = languages_of(ours, config, {default: french})  # type: ignore[assignment]
+    own = languages.direct("a", None, None)
+    assert (own.source, own.target, own.start, own.first) == ("en_XX", "fr_XX", None, None)
+    languages = languages_of(ours, config, {default: french, "forced_bos_token_id": french})  # type: ignore[assignment]
+    german = stock.lang_code_to_id["de_DE"]
+    asked = languages.direct("a", None, "de")
+    assert (asked.start, asked.first) == ((german if kind == "mbart" else None), german)
