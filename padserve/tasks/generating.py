@@ -16,6 +16,7 @@ from padserve.text.tokenizer import Tokenizer
 DEFAULT_NEW_TOKENS = 256
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+LanguageCode = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
@@ -52,8 +53,8 @@ class GeneratingRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: dict[str, float] | None = None
     target_prefix: str = ""
     echo: bool = False
-    source_lang: Text | None = None
-    target_lang: Text | None = None
+    source_lang: LanguageCode | None = None
+    target_lang: LanguageCode | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     details: bool = False
     stream: bool = False

@@ -13,6 +13,7 @@ from padserve.http.adapters.dialect import Dialect, Problem, speak
 from padserve.http.adapters.fields import NativeOptions, native
 from padserve.http.body import BodyDecoder
 from padserve.http.tasks import Shape
+from padserve.tasks.generating import LanguageCode
 from padserve.tasks.translate import TranslateRequest
 
 AUTO = "auto"
@@ -22,8 +23,8 @@ class LibreTranslateRequest(NativeOptions, frozen=True, kw_only=True):
     """Sentences are translated one by one, as LibreTranslate does. Fields that are not listed are ignored."""
 
     q: str | list[str]
-    source: str
-    target: str
+    source: LanguageCode
+    target: LanguageCode
     format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, msgspec.Meta(ge=0, le=63)] = 0
     split: Literal["none", "sentence"] = "sentence"
