@@ -206,5 +206,7 @@ class GenerationSpec:
     is_seq2seq: bool
     window: int | None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # the checkpoint's generation_config
-    languages: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()  # the model's own codes
+    needs_source: bool = False  # what the encoder reads depends on the source language
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the checkpoint's task_specific_params
     chat_template: bool = False  # whether the tokenizer has one

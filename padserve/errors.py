@@ -7,7 +7,8 @@ PadserveError
 ├── MethodNotAllowed 405
 ├── BodyTooLarge 413 · TooManyTokens 413
 ├── UnsupportedMediaType 415
-├── InvalidField 422 · EmptyInputs 422 · EmptyInput 422 · WrongTask 422 · InputTooLong 422 · NoMask 422
+├── InvalidField 422 · EmptyInputs 422 · EmptyInput 422 · WrongTask 422 · InputTooLong 422 · NoMask 422 ·
+│   UnknownLanguage 422
 ├── QueueFull 429 (retry_after_s)
 ├── ClientClosed 499
 ├── InternalError 500 · NonfiniteOutput 500
@@ -102,6 +103,12 @@ class InputTooLong(PadserveError):
 
 class NoMask(PadserveError):
     code, status, title = "no_mask", 422, "No mask in the input"
+
+
+class UnknownLanguage(PadserveError):
+    """``languages``: those that the model has."""
+
+    code, status, title = "unknown_language", 422, "The model does not have this language"
 
 
 class QueueFull(PadserveError):

@@ -40,8 +40,9 @@ class BatchQueue:
     @property
     def waiting_tokens(self) -> int:
         """What has not been taken by a worker, all models together."""
-        prepared = self._prepared
-        return self._scheduler.waiting_tokens + (prepared.total_tokens if prepared is not None else 0)
+        with self._changed:  # else what is being packed ahead stands in neither place
+            prepared = self._prepared
+            return self._scheduler.waiting_tokens + (prepared.total_tokens if prepared is not None else 0)
 
     def depth(self, model: str) -> tuple[int, int]:
         """Sequences and tokens that wait for a model."""

@@ -41,7 +41,9 @@ def build_app(
 ) -> Litestar:
     """The ASGI application. No ``api_keys``: every request is served."""
     handlers = make_routes(service, server, metrics, tasks, with_keys=bool(api_keys))
-    dialects = {adapter.prefix: adapter.dialect for adapter in adapters_for(task.name for task in tasks)}
+    dialects = {
+        adapter.prefix: adapter.dialect for adapter in adapters_for(task.name for task in tasks) if adapter.prefix
+    }
     app = Litestar(
         handlers,
         guards=[ApiKeyGuard(api_keys)] if api_keys else [],
@@ -58,10 +60,12 @@ def build_app(
 def make_routes(
     service: Service, server: ServerConfig, metrics: Metrics, tasks: Sequence[Task[Any]], with_keys: bool
 ) -> list[HTTPRouteHandler]:
-    handlers = [make_task_route(task, service, server.max_body_bytes) for task in tasks]
-    handlers += make_operation_routes(service, metrics)
     desk = Desk(service, server, tasks)
-    handlers += [route for adapter in adapters_for(desk.tasks) for route in adapter.routes(desk)]
+    adapters = adapters_for(desk.tasks)
+    shapes = {name: shape for adapter in adapters for name, shape in adapter.shapes(desk).items()}
+    handlers = [make_task_route(task, service, server.max_body_bytes, shapes.get(task.name)) for task in tasks]
+    handlers += make_operation_routes(service, metrics)
+    handlers += [route for adapter in adapters for route in adapter.routes(desk)]
     handlers += make_docs_routes(make_document(handlers, with_keys))
     return [make_root_route(_paths(handlers)), *handlers]
 

@@ -53,6 +53,7 @@ class Operation:
     """What the document says of one handler. Request and result types are msgspec Structs.
 
     ``result_type``: an entry of the native envelope; ``reply_type``: a whole reply, of any msgspec type.
+    ``other_shape``: a request that is taken too, and its reply.
     ``error_type``, ``errors``: the body of errors and what each status says, where they are not the native ones.
     """
 
@@ -64,6 +65,7 @@ class Operation:
     reply_type: Any = None
     error_type: type[msgspec.Struct] = Problem
     errors: Mapping[str, str] | None = None
+    other_shape: tuple[type[msgspec.Struct], type[msgspec.Struct]] | None = None
 
 
 def path_of(path: str) -> str:
@@ -98,6 +100,7 @@ class Components:
     def __init__(self, operations: Iterable[Operation]) -> None:
         operations = list(operations)
         used = [kind for each in operations for kind in (each.request_type, each.result_type, each.reply_type) if kind]
+        used += [kind for each in operations for kind in each.other_shape or ()]
         errors = [operation.error_type for operation in operations]
         types: list[Any] = list(dict.fromkeys([Problem, Usage, ItemError, *used, *errors]))
         refs, self.schemas = msgspec.json.schema_components(types, ref_template=REF_TEMPLATE)
@@ -109,7 +112,15 @@ class Components:
     def of(self, kind: Any) -> Schema:
         return self._refs[kind]
 
+    def request(self, operation: Operation) -> Schema:
+        own = self.of(operation.request_type)
+        return {"anyOf": [own, self.of(operation.other_shape[0])]} if operation.other_shape else own
+
     def reply(self, operation: Operation) -> Schema:
+        own = self._reply(operation)
+        return {"anyOf": [own, self.of(operation.other_shape[1])]} if operation.other_shape else own
+
+    def _reply(self, operation: Operation) -> Schema:
         if operation.result_type is not None:
             return {"$ref": REF_TEMPLATE.format(name=_reply_name(operation.result_type))}
         return self.of(operation.reply_type) if operation.reply_type else {}
@@ -141,7 +152,7 @@ def _describe(handler: HTTPRouteHandler, operation: Operation, components: Compo
         | {status: {"description": text, "content": problem} for status, text in errors.items()},
     }
     if operation.request_type is not None:
-        content = {"application/json": {"schema": components.of(operation.request_type)}}
+        content = {"application/json": {"schema": components.request(operation)}}
         described["requestBody"] = {"required": True, "content": content}
     if parameters := _parameters(handler, operation):
         described["parameters"] = parameters

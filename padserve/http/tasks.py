@@ -1,5 +1,7 @@
 """One POST route a task, all alike: decode, run, encode."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,8 +26,26 @@ TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 encode_json = msgspec.json.Encoder().encode
 
 
-def make_task_route(task: Task[Any], service: Service, max_body_bytes: int) -> HTTPRouteHandler:
-    """``max_body_bytes``: larger request bodies are refused."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Another server's shape of a native route, for JSON objects that have this field."""
+
+    field: str
+    request_type: type[msgspec.Struct]
+    reply_type: type[msgspec.Struct]
+    answer: Callable[[Request[Any, Any, Any], bytes], Awaitable[Response[bytes]]]
+
+    def fits(self, body: bytes) -> bool:
+        try:
+            return self.field in msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except (msgspec.MsgspecError, RecursionError):
+            return False
+
+
+def make_task_route(
+    task: Task[Any], service: Service, max_body_bytes: int, shape: Shape | None = None
+) -> HTTPRouteHandler:
+    """``max_body_bytes``: larger request bodies are refused. ``shape``: bodies that it fits are its."""
     decoder = BodyDecoder(task.request_type)
 
     async def handle(request: Request[Any, Any, Any]) -> Response[bytes] | Stream:
@@ -34,7 +54,10 @@ def make_task_route(task: Task[Any], service: Service, max_body_bytes: int) -> H
         exchange.task = task.name
         check_media_type(scope)
         timeout_ms = read_timeout_ms(scope)
-        decoded = decoder.decode(await read_body(scope, receive, max_body_bytes))
+        body = await read_body(scope, receive, max_body_bytes)
+        if shape is not None and shape.fits(body):
+            return await shape.answer(request, body)
+        decoded = decoder.decode(body)
         exchange.model = decoded.model or ""
         context = RequestContext(exchange.request_id, exchange.received_at, timeout_ms)
         if isinstance(task, GeneratingTask) and decoded.stream:
@@ -43,7 +66,8 @@ def make_task_route(task: Task[Any], service: Service, max_body_bytes: int) -> H
         reply = await while_connected(service.run(task, decoded, context), receive)
         return task_response(reply, exchange)
 
-    operation = Operation(task.summary, "tasks", task.request_type, task.result_type)
+    other = None if shape is None else (shape.request_type, shape.reply_type)
+    operation = Operation(task.summary, "tasks", task.request_type, task.result_type, other_shape=other)
     return post(f"/{task.name}", name=task.name, status_code=200, opt={OPERATION: operation})(handle)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from padserve.config.structs import ModelConfig
-from padserve.core import ModelSpec
+from padserve.core import GenerationSpec, ModelSpec
 from padserve.errors import ConfigError, UnknownModel, WrongTask
 from padserve.tasks.table import TASKS, all_tasks, get_task
 
@@ -84,6 +84,7 @@ def describe(model: ModelConfig) -> ModelFacts:
 
     from padserve.models.checkpoint import draft_spec, max_length, read_checkpoint
     from padserve.models.families.table import find_family
+    from padserve.text.multilingual import languages_of
     from padserve.text.tokenizer import Tokenizer
 
     checkpoint = read_checkpoint(model)
@@ -92,7 +93,12 @@ def describe(model: ModelConfig) -> ModelFacts:
     offset = 0 if family is None else family.position_offset(checkpoint.config)
     limit = max_length(checkpoint.config, checkpoint.sentence_max_length or tokenizer.model_max_length, offset)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    spec = with_tasks(draft_spec(checkpoint, model, device, limit), model)
+    draft = draft_spec(checkpoint, model, device, limit)
+    if draft.head == "seq2seq-lm":
+        languages = languages_of(tokenizer, checkpoint.config, {})
+        codes = () if languages is None else languages.codes
+        draft = replace(draft, generation=GenerationSpec(True, None, languages=codes))
+    spec = with_tasks(draft, model)
     if spec.head in ("causal-lm", "seq2seq-lm"):
         batching, why = "packed", "one continuous batch; its logits are checked against the stock model's at load"
     elif model.batching == "padded" or family is None:

@@ -16,6 +16,7 @@ from padserve.tasks.generating import (
     StreamedText,
     TokenEvent,
     TokenLogprobs,
+    Work,
     logprobs_of,
 )
 from padserve.text.stops import WatchedText
@@ -92,21 +93,59 @@ class Outputs:
         self._arrived.put_nowait(None)
 
 
-async def interleaved(streams: Sequence[Outputs]) -> AsyncGenerator[TokenEvent | EndEvent]:
-    """The events of several inputs as they come. Errors: the first `PadserveError` that one of them ends in."""
-    arrived: asyncio.Queue[TokenEvent | EndEvent | Exception | None] = asyncio.Queue()
+Event = TokenEvent | EndEvent
 
-    async def forward(place: int, stream: Outputs) -> None:
+
+def whole(outcomes: Sequence[Outcome]) -> list[list[Generated]] | PadserveError:
+    """The outputs of all parts of an input, or the first error, which is the input's."""
+    outputs = []
+    for outcome in outcomes:
+        if isinstance(outcome, PadserveError):
+            return outcome
+        outputs.append(outcome)
+    return outputs
+
+
+async def events_in_order(streams: Sequence[Outputs], work: Work, place: int) -> AsyncGenerator[Event]:
+    """The tokens of each part of an input as they come, its parts one after another, then the ends.
+
+    ``place``: of the input in its request. Errors: the `PadserveError` that a part ended in.
+    """
+    ends: dict[int, EndEvent] = {}
+    for stream, ask, gap in zip(streams, work.asks, work.gaps, strict=False):
+        for event in _gap(gap, ask, place):
+            yield event
+        async for part in stream.events(place):
+            if isinstance(part, EndEvent):
+                ends[part.index] = part
+            else:
+                yield part
+    for event in _gap(work.gaps[-1], work.asks[-1], place):
+        yield event
+    for end in ends.values():
+        yield end
+
+
+def _gap(text: str, ask: Ask, place: int) -> list[TokenEvent]:
+    outputs = range(ask.options.num_return_sequences)
+    return [TokenEvent(index, text, input=place) for index in outputs] if text else []
+
+
+async def interleaved(inputs: Sequence[AsyncGenerator[Event]]) -> AsyncGenerator[Event]:
+    """The events of several inputs as they come. Errors: the first `PadserveError` that one of them ends in."""
+    arrived: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+
+    async def forward(events: AsyncGenerator[Event]) -> None:
         try:
-            async for event in stream.events(place):
+            async for event in events:
                 arrived.put_nowait(event)
         except Exception as error:
             arrived.put_nowait(error)
         else:
             arrived.put_nowait(None)
 
-    running = len(streams)
-    forwards = [asyncio.create_task(forward(place, stream)) for place, stream in enumerate(streams)]
+    running = len(inputs)
+    forwards = [asyncio.create_task(forward(events)) for events in inputs]
     try:
         while running:
             event = await arrived.get()

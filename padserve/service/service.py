@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from padserve.batching.entry import Entry, Ticket
-from padserve.core import ModelSpec, Output, Timings, Usage
+from padserve.core import Generated, ModelSpec, Output, Timings, Usage
 from padserve.errors import (
     DeadlineExceeded,
     Draining,
@@ -28,10 +28,10 @@ from padserve.errors import (
 from padserve.service.catalog import select
 from padserve.service.deadline import deadline_of
 from padserve.service.engine import Engine
-from padserve.service.outputs import Outputs, interleaved
+from padserve.service.outputs import Outputs, events_in_order, interleaved, whole
 from padserve.service.readiness import Readiness
 from padserve.tasks.base import Finished, ItemError, Plan, Result, Task, TaskRequest, Unit
-from padserve.tasks.generating import Ask, EndEvent, GeneratingRequest, GeneratingTask, TokenEvent
+from padserve.tasks.generating import EndEvent, GeneratingRequest, GeneratingTask, TokenEvent, Work
 from padserve.telemetry.metrics import Metrics
 from padserve.text.pool import TokenizerPool
 
@@ -128,7 +128,7 @@ class Service:
         timings: Timings,
     ) -> Reply:
         tokenizer = self._engine.tokenizer(spec.name)
-        asks = [unit.state for unit in plan.units if isinstance(unit, Unit)]
+        asks = [ask for unit in plan.units if isinstance(unit, Unit) for ask in unit.state.asks]
         self._refuse_when_full(sum(ask.input_tokens for ask in asks))
         streams = [Outputs(self._engine, spec.name, task, ask, tokenizer, deadline) for ask in asks]
         try:
@@ -142,12 +142,15 @@ class Service:
         results: list[Result | PadserveError] = []
         output_tokens = 0
         for unit in plan.units:
-            outcome = unit if isinstance(unit, PadserveError) else next(generated)
-            if isinstance(outcome, PadserveError) or isinstance(unit, PadserveError):
-                results.append(outcome)  # type: ignore[arg-type]
+            if isinstance(unit, PadserveError):
+                results.append(unit)
                 continue
-            output_tokens += sum(len(output.tokens) for output in outcome)
-            results.append(await self._tokenizers.run(task.result, request, unit.state, outcome, tokenizer))
+            outcomes = whole([next(generated) for _ in unit.state.asks])
+            if isinstance(outcomes, PadserveError):
+                results.append(outcomes)
+                continue
+            output_tokens += _tokens_of(outcomes)
+            results.append(await self._tokenizers.run(task.result, request, unit.state, outcomes, tokenizer))
         finished = Finished(results, isinstance(request.inputs, list))
         usage = Usage(sum(ask.input_tokens for ask in asks), output_tokens)
         self._metrics.tokens_in(spec.name, usage.input_tokens)
@@ -173,26 +176,33 @@ class Service:
             self._refuse_when_full(0)
             timings = Timings()
             plan = await self._plan(task, request, spec, timings)
-            asks, tokenizer = _asks(plan), self._engine.tokenizer(spec.name)
-            self._refuse_when_full(sum(ask.input_tokens for ask in asks))
-            streams = [Outputs(self._engine, spec.name, task, ask, tokenizer, deadline) for ask in asks]
+            works, tokenizer = _works(plan), self._engine.tokenizer(spec.name)
+            input_tokens = sum(ask.input_tokens for work in works for ask in work.asks)
+            self._refuse_when_full(input_tokens)
+            parts = [
+                [Outputs(self._engine, spec.name, task, ask, tokenizer, deadline) for ask in work.asks]
+                for work in works
+            ]
+            streams += [stream for own in parts for stream in own]
             for stream in streams:
                 stream.start()
-            async with aclosing(interleaved(streams)) as events:
+            inputs = [
+                events_in_order(own, work, place) for place, (own, work) in enumerate(zip(parts, works, strict=True))
+            ]
+            async with aclosing(interleaved(inputs)) as events:
                 async for event in events:
                     yield event
             results: list[Result | ItemError] = []
             output_tokens = 0
-            for stream, ask in zip(streams, asks, strict=True):
-                outcome = await stream.end()
-                if isinstance(outcome, PadserveError):
-                    raise outcome
-                output_tokens += sum(len(output.tokens) for output in outcome)
-                results.append(await self._tokenizers.run(task.result, request, ask, outcome, tokenizer))
-            usage = Usage(sum(ask.input_tokens for ask in asks), output_tokens)
-            self._metrics.tokens_in(spec.name, usage.input_tokens)
+            for own, work in zip(parts, works, strict=True):
+                outcomes = whole([await stream.end() for stream in own])
+                if isinstance(outcomes, PadserveError):
+                    raise outcomes
+                output_tokens += _tokens_of(outcomes)
+                results.append(await self._tokenizers.run(task.result, request, work, outcomes, tokenizer))
+            self._metrics.tokens_in(spec.name, input_tokens)
             self._metrics.tokens_out(spec.name, output_tokens)
-            yield Reply(spec.name, results, usage, timings)
+            yield Reply(spec.name, results, Usage(input_tokens, output_tokens), timings)
         finally:
             for stream in streams:
                 stream.abort()
@@ -273,7 +283,8 @@ class Service:
     def model_status(self, name: str) -> dict[str, Any]:
         """A model's facts and live counters. Errors: `UnknownModel`."""
         spec = self._engine.spec_named(name)
-        return {**asdict(spec), "tasks": list(spec.tasks), **self._engine.live(name)}
+        languages = [] if spec.generation is None else list(spec.generation.languages)
+        return {**asdict(spec), "tasks": list(spec.tasks), "languages": languages, **self._engine.live(name)}
 
     def readiness(self) -> Readiness:
         reasons = self._engine.complaints()
@@ -296,7 +307,7 @@ def _loop_time(deadline: float) -> float | None:
     return asyncio.get_running_loop().time() + (deadline - time.perf_counter())
 
 
-def _asks(plan: Plan) -> list[Ask]:
+def _works(plan: Plan) -> list[Work]:
     """What a plan of a generating task asks for. Errors: that of its first unit that cannot run."""
     for place, unit in enumerate(plan.units):
         if isinstance(unit, PadserveError):
@@ -326,6 +337,10 @@ def _tokens_run(plan: Plan, outputs: list[UnitOutputs]) -> int:
         for unit, output in zip(plan.units, outputs, strict=True)
         if isinstance(unit, Unit) and not isinstance(output, PadserveError)
     )
+
+
+def _tokens_of(outcomes: Sequence[Sequence[Generated]]) -> int:
+    return sum(len(output.tokens) for outputs in outcomes for output in outputs)
 
 
 def _tokens_told(finished: Finished) -> int:

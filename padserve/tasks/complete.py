@@ -8,8 +8,9 @@ import msgspec
 from padserve.core import ModelSpec
 from padserve.tasks.base import Plan, Unit, as_list, plan_each
 from padserve.tasks.generate import Generate, GenerateRequest
-from padserve.tasks.generating import Ask, TokenText, asked_of, input_room
+from padserve.tasks.generating import Ask, TokenText, Work, asked_of, input_room
 from padserve.tasks.ids import fitted, tokens_of
+from padserve.text.languages import Directed
 from padserve.text.tokenizer import Tokenizer, Tokens
 
 CONTEXT_TOKENS = 8
@@ -33,7 +34,7 @@ class Complete(Generate):
 
         def unit(prompt: Prompt) -> Unit:
             tokens = fitted(prompt(), room, request)
-            return Unit((), asked_of(request, spec, tokenizer, tokens, {"num_beams": 1}))
+            return Unit((), Work((asked_of(request, spec, tokenizer, tokens, {"num_beams": 1}, Directed("")),)))
 
         return plan_each(self.prompts(request, spec, tokenizer), unit)
 

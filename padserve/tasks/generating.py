@@ -9,14 +9,17 @@ import msgspec
 from padserve.core import Emitted, Generated, GenerationOptions, GenerationSpec, ModelSpec, TokenDetails
 from padserve.errors import EmptyInput, InputTooLong, InvalidField
 from padserve.tasks.base import Plan, Task, TaskRequest, TaskResult, Unit, as_list, plan_each
+from padserve.tasks.direction import direct
 from padserve.text.bad_words import bad_word_ids
 from padserve.text.detokenize import Detokenizer
+from padserve.text.languages import Directed
 from padserve.text.stops import StopMatcher, StopStrings
 from padserve.text.tokenizer import Tokenizer, Tokens
 
 DEFAULT_NEW_TOKENS = 256
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+LanguageCode = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
@@ -53,6 +56,8 @@ class GeneratingRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: dict[str, float] | None = None
     target_prefix: str = ""
     echo: bool = False
+    source_lang: LanguageCode | None = None
+    target_lang: LanguageCode | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     details: bool = False
     stream: bool = False
@@ -116,28 +121,58 @@ class Ask:
     """Tokens whose text stands before what is generated: an echoed prompt, the forced start of the output."""
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One input: what is generated for it, and the texts before, between and behind what comes out."""
+
+    asks: tuple[Ask, ...]
+    gaps: tuple[str, ...] = ("", "")  # [len(asks) + 1]
+
+
 def asked(
-    request: GeneratingRequest, spec: ModelSpec, tokenizer: Tokenizer, text: str, forced: Mapping[str, Any]
+    request: GeneratingRequest,
+    spec: ModelSpec,
+    tokenizer: Tokenizer,
+    text: str | Directed,
+    forced: Mapping[str, Any],
+    checkpoint: Mapping[str, Any] | None = None,
 ) -> Ask:
-    """``forced``: options that the task itself settles, such as the target language's token."""
+    """``forced``: options that the task itself settles; ``checkpoint``: the checkpoint's defaults for this task."""
+    directed = text
+    if isinstance(directed, str):
+        directed = direct(tokenizer, directed, request.source_lang, request.target_lang)
     tokens = tokenizer.fitted(
-        text, max_length=input_room(spec), truncate=request.truncate, side=request.truncation_side
+        directed.text,
+        max_length=input_room(spec),
+        truncate=request.truncate,
+        side=request.truncation_side,
+        around=directed.around,
     )
-    return asked_of(request, spec, tokenizer, tokens, forced)
+    return asked_of(request, spec, tokenizer, tokens, forced, directed, checkpoint)
 
 
 def asked_of(
-    request: GeneratingRequest, spec: ModelSpec, tokenizer: Tokenizer, tokens: Tokens, forced: Mapping[str, Any]
+    request: GeneratingRequest,
+    spec: ModelSpec,
+    tokenizer: Tokenizer,
+    tokens: Tokens,
+    forced: Mapping[str, Any],
+    directed: Directed,
+    checkpoint: Mapping[str, Any] | None = None,
 ) -> Ask:
-    """The same of an input that is tokenized, and cut, already."""
+    """The same of an input that is tokenized, and cut, already. ``directed``: how its output starts."""
     generation = spec.generation
     assert generation is not None
-    defaults = generation.defaults
+    defaults = {**generation.defaults, **(checkpoint or {})}
     given = tuple(int(token) for token in tokens.input_ids)
     if not given:
         raise EmptyInput("the input has no tokens")
-    prefix = tokenizer.ids(request.target_prefix)
-    source, prompt = (given, (_start(defaults), *prefix)) if generation.is_seq2seq else (None, (*given, *prefix))
+    prefix = tokenizer.target_ids(request.target_prefix)
+    settled = _settled(request, defaults)
+    if directed.first is not None:
+        settled["forced_bos_token_id"] = directed.first
+    head = _head(defaults, directed, settled, bool(prefix)) if generation.is_seq2seq else given
+    source, prompt = given if generation.is_seq2seq else None, (*head, *prefix)
     new_tokens = _new_tokens(request, defaults, generation, len(prompt))
     end = () if request.ignore_eos else _as_tuple(defaults.get("eos_token_id"))
     options = GenerationOptions(
@@ -157,7 +192,7 @@ def asked_of(
         bad_words=_bad_words(request, tokenizer, defaults),
         logit_bias=_logit_bias(request, spec),
         logprobs=request.logprobs,
-        **{**_settled(request, defaults), **forced},
+        **{**settled, **forced},
     )
     _check(options, spec)
     echoed = given if request.echo and not generation.is_seq2seq else ()
@@ -168,6 +203,15 @@ def input_room(spec: ModelSpec) -> int:
     """Tokens that an input may have: a decoder's window must leave room for one more."""
     assert spec.generation is not None
     return spec.max_length if spec.generation.is_seq2seq else spec.max_length - 1
+
+
+def _head(
+    defaults: Mapping[str, Any], directed: Directed, settled: Mapping[str, Any], has_prefix: bool
+) -> tuple[int, ...]:
+    """What a decoder starts with. A forced first token stands before a target prefix."""
+    start = _start(defaults) if directed.start is None else directed.start
+    first = settled.get("forced_bos_token_id") if has_prefix else None
+    return (start,) if first is None else (start, first)
 
 
 def _start(defaults: Mapping[str, Any]) -> int:
@@ -237,7 +281,7 @@ def _bad_words(
 ) -> tuple[tuple[int, ...], ...]:
     """The checkpoint's, and those of the request's strings."""
     words = [_as_tuple(word) for word in defaults.get("bad_words_ids") or ()]
-    return (*words, *bad_word_ids(tokenizer.ids, request.bad_words or ()))
+    return (*words, *bad_word_ids(tokenizer.target_ids, request.bad_words or ()))
 
 
 def _logit_bias(request: GeneratingRequest, spec: ModelSpec) -> dict[int, float]:
@@ -321,18 +365,21 @@ RequestT = TypeVar("RequestT", bound=GeneratingRequest)
 
 
 class GeneratingTask(Task[RequestT]):
-    """Plans an `Ask` for each input, as the state of a unit without encodings; its outputs are `Generated`."""
+    """Plans `Work` for each input, as the state of a unit without encodings; its outputs are `Generated`."""
 
     result_type = GeneratingResult
 
     def ask(self, request: RequestT, spec: ModelSpec, tokenizer: Tokenizer, text: str) -> Ask:
         raise NotImplementedError
 
+    def work(self, request: RequestT, spec: ModelSpec, tokenizer: Tokenizer, text: str) -> Work:
+        return Work((self.ask(request, spec, tokenizer, text),))
+
     def plan(self, request: RequestT, spec: ModelSpec, tokenizer: Tokenizer) -> Plan:
         inputs = as_list(request.inputs)
         if request.stream and isinstance(request.inputs, list):
             raise InvalidField("a stream takes one input, not a list", field="stream")
-        return plan_each(inputs, lambda text: Unit((), self.ask(request, spec, tokenizer, text)))
+        return plan_each(inputs, lambda text: Unit((), self.work(request, spec, tokenizer, text)))
 
     def opening(self, ask: Ask, token_id: int, tokenizer: Tokenizer) -> str:
         """What stands before the text of an output that begins with this token."""
@@ -342,9 +389,7 @@ class GeneratingTask(Task[RequestT]):
         """How the tokens that may stand after those generated ``before`` are shown in log probabilities."""
         return tokenizer.id_to_token
 
-    def result(
-        self, request: RequestT, ask: Ask, outputs: Sequence[Generated], tokenizer: Tokenizer
-    ) -> GeneratingResult:
+    def part(self, request: RequestT, ask: Ask, outputs: Sequence[Generated], tokenizer: Tokenizer) -> GeneratingResult:
         return GeneratingResult(
             tokens=ask.input_tokens,
             truncated=ask.truncated,
@@ -364,3 +409,9 @@ class GeneratingTask(Task[RequestT]):
             score=output.score,
             logprobs=None if request.logprobs is None else logprobs,
         )
+
+    def result(
+        self, request: RequestT, work: Work, outputs: Sequence[Sequence[Generated]], tokenizer: Tokenizer
+    ) -> GeneratingResult:
+        """``outputs``: of each ask."""
+        return self.part(request, work.asks[0], outputs[0], tokenizer)

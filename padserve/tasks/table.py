@@ -18,6 +18,7 @@ TASKS: dict[str, tuple[str, str]] = {
     "tokenize": ("tokenize", "Tokenize"),
     "generate": ("generate", "Generate"),
     "translate": ("translate", "Translate"),
+    "summarize": ("summarize", "Summarize"),
 }
 
 

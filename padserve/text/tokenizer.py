@@ -18,10 +18,12 @@ import numpy as np
 
 from padserve.core import Encoding, Int64Array
 from padserve.errors import BadEncoding, InputTooLong, InvalidField
+from padserve.text.languages import Around, Languages
 
 Side = Literal["right", "left"]
 Strategy = Literal["longest_first", "only_first", "only_second"]
 BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
+NLLB_CODE = re.compile("[a-z]{3}_[A-Z][a-z]{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ class Tokens:
 class Tokenizer:
     """Wraps a transformers tokenizer. Safe to share between threads."""
 
+    languages: Languages | None = None
+    """How the model is told languages; set once, at load."""
+
     def __init__(self, hf: Any, takes_token_types: bool = True) -> None:
         self._hf = hf
         self._backend = hf.backend_tokenizer if hf.is_fast else None
@@ -82,6 +87,11 @@ class Tokenizer:
         """The same tokenizer for a model that takes, or does not take, token types."""
         other = copy.copy(self)
         other._token_types = self._token_types and takes_token_types
+        return other
+
+    def for_languages(self, languages: Languages | None) -> "Tokenizer":
+        other = copy.copy(self)
+        other.languages = languages
         return other
 
     @property
@@ -120,6 +130,31 @@ class Tokenizer:
         """Token string to id."""
         vocabulary: dict[str, int] = self._hf.get_vocab()
         return vocabulary
+
+    def language_tokens(self) -> dict[str, int]:
+        """The token of each language, by the code that the tokenizer has for it."""
+        known = getattr(self._hf, "lang_code_to_id", None)
+        if known is None:
+            codes = [str(token) for token in self._hf.all_special_tokens if NLLB_CODE.fullmatch(str(token))]
+            known = {code: self._hf.convert_tokens_to_ids(code) for code in codes}
+        return {code: token for code, token in known.items() if token not in (None, self.unk_token_id)}
+
+    @property
+    def language_marks(self) -> tuple[str, ...]:
+        """Marian's marks of target languages, ``>>fra<<``."""
+        return tuple(getattr(self._hf, "supported_language_codes", ()))
+
+    @property
+    def declared_languages(self) -> tuple[str | None, str | None]:
+        """The source and target language that a Marian tokenizer says it is of."""
+        return getattr(self._hf, "source_lang", None), getattr(self._hf, "target_lang", None)
+
+    def around(self) -> Around:
+        """The special tokens that a text gets."""
+        tokens = self.tokens("a")
+        content = [index for index, part in enumerate(tokens.parts) if part is not None]
+        ids = [int(token) for token in tokens.input_ids]
+        return tuple(ids[: content[0]]), tuple(ids[content[-1] + 1 :])
 
     def id_to_token(self, token_id: int) -> str:
         return str(self._hf.convert_ids_to_tokens(int(token_id)))
@@ -215,9 +250,32 @@ class Tokenizer:
         except (TypeError, UnicodeEncodeError) as error:
             raise BadEncoding("the input is not valid Unicode text (a lone surrogate?)") from error
 
-    def ids(self, text: str) -> tuple[int, ...]:
-        """A text's own tokens. Errors: `BadEncoding`."""
-        return tuple(self.tokens(text, add_special_tokens=False).input_ids.tolist())
+    def surrounded(self, text: str, around: Around) -> Tokens:
+        """The whole text between these special tokens in place of the tokenizer's own. Errors: `BadEncoding`."""
+        tokens, (before, after) = self.tokens(text, add_special_tokens=False), around
+        types, offsets, words = tokens.token_type_ids, tokens.offsets, tokens.word_ids
+        front, back = len(before), len(after)
+        return Tokens(
+            input_ids=np.concatenate([np.array(ids, dtype=np.int64) for ids in (before, tokens.input_ids, after)]),
+            token_type_ids=None if types is None else np.pad(types, (front, back)),
+            parts=((None,) * front + tokens.parts + (None,) * back),
+            offsets=None if offsets is None else ((0, 0),) * front + offsets + ((0, 0),) * back,
+            word_ids=None if words is None else (None,) * front + words + (None,) * back,
+        )
+
+    def target_ids(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text as a part of the output, which Marian spells with other pieces than its input.
+
+        Errors: `BadEncoding`.
+        """
+        pieces = getattr(self._hf, "spm_target", None)
+        if pieces is None:
+            return tuple(int(token) for token in self.tokens(text, add_special_tokens=False).input_ids)
+        known = self._hf.target_encoder if self._hf.separate_vocabs else self._hf.encoder
+        try:
+            return tuple(known.get(piece, known[self._hf.unk_token]) for piece in pieces.encode(text, out_type=str))
+        except UnicodeEncodeError as error:
+            raise BadEncoding("the text is not valid Unicode (a lone surrogate?)") from error
 
     def _fast(self, encoded: Any) -> Tokens:
         return Tokens(
@@ -256,13 +314,15 @@ class Tokenizer:
         truncate: bool,
         side: Side = "right",
         strategy: Strategy = "longest_first",
+        around: Around | None = None,
     ) -> Tokens:
-        """The input within ``max_length`` tokens. ``strategy``: which text of a pair is cut.
+        """The input within ``max_length`` tokens. ``strategy``: which text of a pair is cut. ``around``: special tokens
+        of a single text in place of the tokenizer's own.
 
         Errors: `InputTooLong` when it is longer and ``truncate`` is false, or when the part that may not be cut fills
         the model alone.
         """
-        tokens = self.tokens(text, pair)
+        tokens = self.tokens(text, pair) if around is None else self.surrounded(text, around)
         if len(tokens) <= max_length:
             return tokens
         if not truncate:

@@ -392,7 +392,7 @@ def trained(made: tokenizers.Tokenizer, trainer: Any) -> Tokenizer:
 @pytest.mark.parametrize("word", ["fox", "dog days", "quickest"])
 def test_bad_words_cannot_be_said_at_the_start_or_after_a_space(make: Callable[[], Tokenizer], word: str) -> None:
     tokenizer = make()
-    pipeline = Pipeline(LogitsOptions(bad_words=bad_word_ids(tokenizer.ids, [word])))
+    pipeline = Pipeline(LogitsOptions(bad_words=bad_word_ids(tokenizer.target_ids, [word])))
 
     def sayable(text: str) -> bool:
         state = RowState.of([0], 1)
@@ -409,5 +409,5 @@ def test_bad_words_cannot_be_said_at_the_start_or_after_a_space(make: Callable[[
 
 def test_bad_words_are_listed_once() -> None:
     tokenizer = byte_level()
-    listed = bad_word_ids(tokenizer.ids, ["fox", "", "fox"])
+    listed = bad_word_ids(tokenizer.target_ids, ["fox", "", "fox"])
     assert len(listed) == len(set(listed)) == 2

@@ -29,7 +29,7 @@ def split(tokenizer: Tokenizer) -> tuple[Ask, Generated]:
 
 def test_prompt_and_completion_are_the_whole_text(tokenizer: Tokenizer) -> None:
     ask, output = split(tokenizer)
-    result = Complete().result(CompleteRequest(inputs=PROMPT, logprobs=1), ask, [output], tokenizer)
+    result = Complete().part(CompleteRequest(inputs=PROMPT, logprobs=1), ask, [output], tokenizer)
     [found] = result.outputs
     assert found.text == REST
     assert found.logprobs is not None
@@ -39,5 +39,5 @@ def test_prompt_and_completion_are_the_whole_text(tokenizer: Tokenizer) -> None:
 
 def test_a_message_is_a_text_by_itself(tokenizer: Tokenizer) -> None:
     ask, output = split(tokenizer)
-    [found] = Converse().result(ConverseRequest(messages=[]), ask, [output], tokenizer).outputs
+    [found] = Converse().part(ConverseRequest(messages=[]), ask, [output], tokenizer).outputs
     assert found.text == tokenizer.decode(output.tokens)

@@ -24,7 +24,7 @@ from padserve.http.disconnect import while_connected
 from padserve.http.exchange import Exchange, exchange_of
 from padserve.http.openapi import OPERATION, OPERATION_ERRORS, TASK_ERRORS, Operation
 from padserve.http.sse import Wording, stream_response
-from padserve.http.tasks import encode_json, read_timeout_ms, timing_headers
+from padserve.http.tasks import Shape, encode_json, read_timeout_ms, timing_headers
 from padserve.service.catalog import select
 from padserve.service.service import Reply, RequestContext, Service
 from padserve.tasks.base import ItemProblem, Task, TaskRequest
@@ -112,7 +112,9 @@ def _failure(problem: ItemProblem, place: int) -> PadserveError:
 
 
 class Adapter:
-    """Base of all adapters. ``prefix``: under it errors are in the ``dialect``. ``tasks``: those that it calls."""
+    """Base of all adapters. ``prefix``: under it errors are in the ``dialect``; empty: it has no paths of its own.
+    ``tasks``: those that it calls.
+    """
 
     prefix: ClassVar[str]
     tag: ClassVar[str]
@@ -121,6 +123,10 @@ class Adapter:
 
     def routes(self, desk: Desk) -> list[HTTPRouteHandler]:
         raise NotImplementedError
+
+    def shapes(self, desk: Desk) -> dict[str, Shape]:
+        """Other shapes of native routes, by their tasks."""
+        return {}
 
     def opt(
         self, summary: str, request_type: Any = None, reply_type: Any = None, *, public: bool = False

@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 
 import msgspec
 from litestar import Response
+from litestar.types import Scope
 
 from padserve.errors import ClientClosed, PadserveError
 from padserve.http.problems import AnyRequest, ExceptionHandler
 
 Problem = Mapping[str, Any]
 """The members of a problem object: ``status``, ``code``, ``detail``, and those that belong to its error."""
+DIALECT = "dialect"
+"""Key of a connection's state that holds the dialect of its request, where the path does not tell it."""
 KeyT = TypeVar("KeyT")
 
 
@@ -43,7 +46,7 @@ def in_dialects(
     def translated(handler: ExceptionHandler) -> ExceptionHandler:
         def handle(request: AnyRequest, error: Any) -> Response[bytes]:
             problem = handler(request, error)
-            dialect = dialect_of(request.scope["path"], dialects)
+            dialect = request.scope["state"].get(DIALECT) or dialect_of(request.scope["path"], dialects)
             return problem if dialect is None else _reworded(problem, dialect)
 
         return handle
@@ -54,6 +57,12 @@ def in_dialects(
 def dialect_of(path: str, dialects: Mapping[str, Dialect]) -> Dialect | None:
     """None where errors are problem objects."""
     return next((each for prefix, each in dialects.items() if f"{path}/".startswith(f"{prefix}/")), None)
+
+
+def speak(scope: Scope, dialect: Dialect) -> None:
+    """From here on, errors of this request are in the dialect."""
+    state: dict[str, Any] = scope["state"]
+    state[DIALECT] = dialect
 
 
 def _reworded(problem: Response[bytes], dialect: Dialect) -> Response[bytes]:

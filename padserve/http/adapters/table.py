@@ -12,6 +12,7 @@ ADAPTERS: dict[str, tuple[str, str]] = {
     "rerank": ("rerank", "Rerank"),
     "tei": ("tei", "Tei"),
     "kserve": ("kserve", "Kserve"),
+    "libretranslate": ("libretranslate", "LibreTranslate"),
 }
 
 

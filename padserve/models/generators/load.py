@@ -15,6 +15,7 @@ from padserve.models.checkpoint import Checkpoint, draft_spec
 from padserve.models.generators.base import Generator, Step
 from padserve.models.generators.table import find_generator
 from padserve.models.probe import WORDS
+from padserve.text.multilingual import languages_of
 from padserve.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -77,13 +78,19 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
         )
     limit = generator.window or NO_LIMIT
     draft = draft_spec(checkpoint, model, str(device), limit)
+    defaults = _defaults(stock.generation_config)
+    languages = languages_of(tokenizer, config, defaults)
     generation = GenerationSpec(
         bool(config.is_encoder_decoder),
         generator.window,
-        _defaults(stock.generation_config),
+        defaults,
+        languages=() if languages is None else languages.codes,
+        needs_source=languages is not None and languages.needs_source,
+        tasks=getattr(config, "task_specific_params", None) or {},
         chat_template=tokenizer.has_chat_template,
     )
     spec = replace(draft, dtype=dtype, batching="packed", generation=generation)
+    tokenizer = tokenizer.for_languages(languages)
     return LoadedGenerator(spec, tokenizer, generator, error, f"its logits equal the stock model's within {error:.1e}")
 
 
