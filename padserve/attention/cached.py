@@ -7,6 +7,7 @@ sequence that gives several (a prompt's part, a draft to verify) attends by itse
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,19 +22,26 @@ WASTE = 1.5
 SHORT = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Span:
     """One sequence's part of a step: rows ``start .. start + count`` of the stream, tokens ``first .. first + count``
-    of the sequence, whose ``slots`` ``[first + count]`` hold all its tokens up to the last of them."""
+    of the sequence, which stand in ``blocks`` of ``block_size`` tokens."""
 
     start: int
     count: int
     first: int
-    slots: Tensor
+    blocks: Sequence[int]
+    block_size: int
 
     @property
     def total(self) -> int:
         return self.first + self.count
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """Where its tokens stand, up to the last of this step: ``[first + count]``."""
+        starts = torch.tensor(self.blocks)[:, None] * self.block_size
+        return (starts + torch.arange(self.block_size)).flatten()[: self.total]
 
 
 class KVStore:

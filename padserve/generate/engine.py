@@ -13,17 +13,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from padserve.attention.cached import KVStore, Span, StepAttention
+from padserve.attention.cached import Span
 from padserve.core import Emitted, Generated
 from padserve.errors import DeadlineExceeded, InternalError, NonfiniteOutput, PadserveError
 from padserve.generate.blocks import BlockPool, OutOfBlocks
 from padserve.generate.search.base import Search, free_all
 from padserve.generate.sequence import Row
-from padserve.models.generators.base import Generator, Source, Step
+from padserve.models.generators.base import Generator, Scores, Step
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Generation:
     deadline: float = float("inf")
     aborted: bool = False
     search: Search | None = None
-    encoded: Source | None = None
+    encoded: Any = None
     arrived: float = field(default_factory=time.perf_counter)
     started: float | None = None
 
@@ -60,7 +60,7 @@ class EngineLimits:
 class GenerationEngine:
     def __init__(self, generator: Generator, pool: BlockPool, limits: EngineLimits | None = None) -> None:
         self._generator, self.pool, self._limits = generator, pool, limits or EngineLimits()
-        self._store = KVStore(generator.num_layers, pool.num_blocks * pool.block_size, pool.block_size)
+        self._store = generator.new_store(pool.num_blocks, pool.block_size)
         self._lock = threading.Lock()
         self._inbox: deque[Generation] = deque()
         self._waiting: deque[Generation] = deque()
@@ -99,11 +99,11 @@ class GenerationEngine:
         if not parts:
             return 0
         try:
-            logits = self._run(parts)
+            scores = self._run(parts)
         except Exception as error:
             self._fail(parts, error)
             return 0
-        self._advance(parts, logits)
+        self._advance(parts, scores)
         return sum(count for _, _, count in parts)
 
     def drain(self, error: PadserveError) -> None:
@@ -233,15 +233,15 @@ class GenerationEngine:
         self._running.remove(generation)
         self._waiting.appendleft(generation)
 
-    def _run(self, parts: Sequence[tuple[Generation, Row, int]]) -> Tensor:
-        """Logits ``[ends, vocab]`` of the rows whose last token ran."""
+    def _run(self, parts: Sequence[tuple[Generation, Row, int]]) -> Scores:
+        """Of the rows whose last token ran."""
         ids: list[int] = []
         positions: list[int] = []
         spans, wanted = [], []
-        sources: list[tuple[Source, int]] = []
+        sources: list[tuple[Any, int]] = []
         for generation, row, count in parts:
             first = row.table.computed
-            spans.append(Span(len(ids), count, first, self._slots(row, first + count)))
+            spans.append(Span(len(ids), count, first, row.table.blocks, self.pool.block_size))
             ids += row.tokens[first : first + count]
             positions += range(first, first + count)
             if first + count == len(row.tokens):
@@ -251,29 +251,22 @@ class GenerationEngine:
                     sources[-1] = (generation.encoded, sources[-1][1] + count)
                 else:
                     sources.append((generation.encoded, count))
-        attention = StepAttention(self._store, spans)
         step = Step(
             torch.tensor(ids),
             torch.tensor(positions),
-            attention,
+            self._store,
+            spans,
             torch.tensor(wanted, dtype=torch.long),
             tuple(sources),
         )
         return self._generator.step(step)
 
-    def _slots(self, row: Row, count: int) -> Tensor:
-        size = self.pool.block_size
-        blocks = torch.tensor(row.table.blocks)
-        return (blocks[:, None] * size + torch.arange(size)).flatten()[:count]
-
-    def _advance(self, parts: Sequence[tuple[Generation, Row, int]], logits: Tensor) -> None:
+    def _advance(self, parts: Sequence[tuple[Generation, Row, int]], scores: Scores) -> None:
         ready: dict[int, int] = {}  # row -> its place in the logits
         for _, row, count in parts:
             row.table.computed += count
             if row.table.computed == len(row.tokens):
                 ready[id(row)] = len(ready)
-        best = logits.argmax(-1).tolist()
-        finite = torch.isfinite(logits).any(-1) & ~torch.isnan(logits).any(-1)
         for generation in list(dict.fromkeys(generation for generation, _, _ in parts)):
             search = generation.search
             assert search is not None
@@ -283,11 +276,11 @@ class GenerationEngine:
             places = [ready[id(row)] for row in search.rows if id(row) in ready]
             if len(places) < len(search.rows) or not places:
                 continue  # a prompt, or some rows of it, are still being computed
-            if not bool(finite[places].all()):
+            if not all(scores.sound[place] for place in places):
                 self._running.remove(generation)
                 self._end(generation, NonfiniteOutput("the model returned NaN or infinity for this input"))
                 continue
-            emitted = search.consume(logits[places], [best[place] for place in places], self)
+            emitted = search.consume(scores.logits[places], [scores.best[place] for place in places], self)
             if emitted and not generation.aborted:
                 generation.on_tokens(emitted)
             if search.done:

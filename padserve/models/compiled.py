@@ -4,6 +4,7 @@ It does what `padserve.models.fused.FusedEncoder` does: the fused one runs elsew
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,10 +44,22 @@ class CompiledEncoder:
         """Float32 ``[rows, hidden]``: of ``wanted`` rows, None for all, or with ``means`` one of each sequence."""
         if self._kernel.takes_tokens:
             return self._kernel(self._tokens(batch, positions), batch.cu_seqlens, wanted, means)
-        types = None if batch.token_type_ids is None else torch.from_numpy(batch.token_type_ids)
-        with torch.inference_mode():
-            hidden = self.embed(torch.from_numpy(batch.input_ids), torch.from_numpy(positions), types)
-        return self._kernel(hidden.float().numpy(), batch.cu_seqlens, wanted, means)
+        return self._kernel(self._embedded(batch, positions), batch.cu_seqlens, wanted, means)
+
+    @torch.inference_mode()
+    def _embedded(self, batch: Batch, positions: Int64Array) -> Output:
+        """Each sequence by itself: a product of torch depends, in its last bits, on how many rows it has."""
+        types = batch.token_type_ids
+        parts = [
+            self.embed(
+                torch.from_numpy(batch.input_ids[start:stop]),
+                torch.from_numpy(positions[start:stop]),
+                None if types is None else torch.from_numpy(types[start:stop]),
+            )
+            for start, stop in pairwise(batch.cu_seqlens)
+        ]
+        embedded: Output = torch.cat(parts).float().numpy()
+        return embedded
 
     def _tokens(self, batch: Batch, positions: Int64Array) -> "Tokens":
         from padserve_kernels.post_norm_encoder.compiled import Tokens

@@ -11,8 +11,10 @@ from padserve.models.generators.bart import TYPES as BART_TYPES
 from padserve.models.generators.bart import BartGenerator
 from padserve.models.generators.base import Generator
 from padserve.models.generators.causal import CausalGenerator
+from padserve.models.generators.compiled_families import COMPILED, compile_generator
 from padserve.models.generators.t5 import TYPES as T5_TYPES
 from padserve.models.generators.t5 import T5Generator
+from padserve_kernels.decoder import can_compile
 
 VOCAB = 120
 SPECIAL = {"vocab_size": VOCAB, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -126,7 +128,13 @@ class Made:
         return found, output.sequences_scores.tolist() if options.get("num_beams", 1) > 1 else []
 
 
-def make(model_type: str) -> Made:
+PREFIX = "compiled "
+COMPILED_NAMES = [f"{PREFIX}{name}" for name in COMPILED if can_compile("float32") and name != "mistral"]
+
+
+def make(name: str) -> Made:
+    """``name``: a model type, with `PREFIX` for its compiled decoder."""
+    model_type = name.removeprefix(PREFIX)
     is_seq2seq = model_type in SEQ2SEQ
     config = transformers.AutoConfig.for_model(model_type, **(SEQ2SEQ if is_seq2seq else CAUSAL)[model_type])
     auto = transformers.AutoModelForSeq2SeqLM if is_seq2seq else transformers.AutoModelForCausalLM
@@ -135,7 +143,9 @@ def make(model_type: str) -> Made:
     model.generation_config.max_length = None
     stock = copy.deepcopy(model)
     generator: Generator
-    if model_type in BART_TYPES:
+    if name.startswith(PREFIX):
+        generator = compile_generator(model)
+    elif model_type in BART_TYPES:
         generator = BartGenerator(model)
     elif model_type in T5_TYPES:
         generator = T5Generator(model)

@@ -16,7 +16,8 @@ from padserve.generate.search.base import Search
 from padserve.generate.search.beam import BeamOptions, BeamSearch
 from padserve.generate.search.plain import PlainSearch
 from padserve.generate.sequence import Limits, Row
-from tests.generate.models import CAUSAL, SEQ2SEQ, VOCAB, Made, make
+from padserve.models.generators.base import Scores
+from tests.generate.models import CAUSAL, COMPILED_NAMES, SEQ2SEQ, VOCAB, Made, make
 
 BLOCK = 16
 made = cache(make)
@@ -105,7 +106,11 @@ def check(model: Made, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("num_blocks", [400, 25], ids=["roomy", "tight"])
-@pytest.mark.parametrize("model_type", ["llama", "gpt2", "mistral", "marian", "m2m_100", "t5"])
+@pytest.mark.parametrize(
+    "model_type",
+    ["llama", "gpt2", "mistral", "marian", "m2m_100", "t5"]
+    + [name for name in COMPILED_NAMES if name.split()[-1] in ("llama", "marian", "m2m_100", "t5")],
+)
 def test_32_mixed_requests_equal_generate_alone(model_type: str, num_blocks: int) -> None:
     """Prompts in parts, rows that come and go, beams that fork; in a tight cache also requests that are put back."""
     model, rng = made(model_type), random.Random(7)
@@ -116,13 +121,18 @@ def test_32_mixed_requests_equal_generate_alone(model_type: str, num_blocks: int
     assert engine.pool.used == 0
 
 
-@pytest.mark.parametrize("model_type", [*CAUSAL, *SEQ2SEQ])
+@pytest.mark.parametrize("model_type", [*CAUSAL, *SEQ2SEQ, *COMPILED_NAMES])
 def test_every_family(model_type: str) -> None:
     model, rng = made(model_type), random.Random(1)
     engine, asks = engine_of(model), mixed_asks(model, rng, 6)
     run(engine, asks, rng)
     for ask in asks:
         check(model, ask)
+
+
+def test_a_sliding_window_is_not_compiled() -> None:
+    with pytest.raises(NotImplementedError, match="sliding window|no instructions"):
+        make("compiled mistral")
 
 
 def test_a_prompt_that_came_before_is_not_computed_again() -> None:
@@ -229,12 +239,12 @@ def test_nan_ends_the_request_that_made_it(monkeypatch: pytest.MonkeyPatch) -> N
     step = model.generator.step
 
     @torch.inference_mode()
-    def poisoned(given: Any) -> torch.Tensor:
-        logits = step(given).clone()
+    def poisoned(given: Any) -> Scores:
+        logits = step(given).logits.clone()
         for place, row in enumerate(given.wanted.tolist()):
             if given.input_ids[row] == 77:
                 logits[place] = float("nan")
-        return logits
+        return Scores.of(logits)
 
     monkeypatch.setattr(model.generator, "step", poisoned)
     engine = engine_of(model)

@@ -14,8 +14,9 @@ whatever else is in the batch. ``int8``: see `padserve_kernels.int8_rows` for ho
 
 from typing import TYPE_CHECKING
 
-from padserve_kernels.post_norm_encoder.layout import Embeddings, EncoderWeights, LayerWeights, Norm, Weight
+from padserve_kernels.post_norm_encoder.layout import Embeddings, EncoderWeights, LayerWeights
 from padserve_kernels.x86.features import Kind, supports
+from padserve_kernels.x86.layout import Norm, Weight
 
 if TYPE_CHECKING:
     from padserve_kernels.post_norm_encoder.compiled import CompiledEncoder

@@ -3,8 +3,6 @@
 Rows pass each layer in blocks, so that what is between two products stays in the processor's cache.
 """
 
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +12,21 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from padserve_kernels.int8_rows import QuantizedWeight
 from padserve_kernels.post_norm_encoder.attention import attend
-from padserve_kernels.post_norm_encoder.layout import Embeddings, EncoderWeights, LayerWeights, Norm, Weight
-from padserve_kernels.post_norm_encoder.rows import CODES, activate, add_norm, add_row, mean_rows, put, take
+from padserve_kernels.post_norm_encoder.layout import Embeddings, EncoderWeights
 from padserve_kernels.x86.features import Kind
 from padserve_kernels.x86.keep import keep_compiled
-from padserve_kernels.x86.products import IN_WORD, STORED, pack_weight, padded, product, words_of
-from padserve_kernels.x86.scalar import OPTIONS
+from padserve_kernels.x86.packing import shape, stack, stack_norms
+from padserve_kernels.x86.products import IN_WORD, padded, product, words_of
+from padserve_kernels.x86.rows import CODES, activate, add_norm, add_row, mean_rows, put, take
+from padserve_kernels.x86.scalar import LOG2_E, OPTIONS
+from padserve_kernels.x86.space import SPACE
 from padserve_kernels.x86.tiles import LANES, ROWS
 
 BLOCK = 96
 """Rows that pass a layer together."""
 OPERAND: dict[Kind, Any] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.uint8}
 Array = npt.NDArray[Any]
-LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +44,17 @@ class CompiledEncoder:
     def __init__(self, weights: EncoderWeights) -> None:
         self.kind, self.num_heads = weights.kind, weights.num_heads
         first = weights.layers[0]
-        self.width, self.inner = _shape(first.output)[0], _shape(first.up)[0]
+        self.width, self.inner = shape(first.output)[0], shape(first.up)[0]
         self.head_dim = self.width // weights.num_heads
         self._head_width = -(-self.head_dim // LANES) * LANES
         products = (
-            _stack(self.kind, [layer.qkv for layer in weights.layers], self._qkv_columns()),
-            *(_stack(self.kind, [getattr(layer, name) for layer in weights.layers]) for name in NAMES),
+            stack(self.kind, [layer.qkv for layer in weights.layers], self._qkv_columns()),
+            *(stack(self.kind, [getattr(layer, name) for layer in weights.layers]) for name in NAMES),
         )
         self._tables = None if weights.embeddings is None else _tables(weights.embeddings)
         self._model = (
             products,
-            tuple(_stack_norms(weights.layers, name) for name in NORMS),
+            tuple(stack_norms([getattr(layer, name) for layer in weights.layers]) for name in NORMS),
             tuple(np.float32(getattr(first, name).eps) for name in NORMS),
             (self.num_heads, self.head_dim, self._head_width),
             self.inner,
@@ -112,7 +110,7 @@ class CompiledEncoder:
         qkv_width = padded(3 * self.num_heads * self._head_width)
         block = min(BLOCK, max(total, picked))
         operand, part = OPERAND[self.kind], IN_WORD[self.kind]
-        array = _SPACE.array
+        array = SPACE.array
         return (
             array("rows", (total, self.width), np.float32),
             array("given", (total, words_of(self.kind, self.width) * part), operand),
@@ -133,52 +131,12 @@ NORMS = ("attention_norm", "output_norm")
 NAMES = ("output", "up", "down")
 
 
-def _shape(weight: Weight | QuantizedWeight) -> tuple[int, int]:
-    outputs, inputs = weight.values.shape
-    return int(outputs), int(inputs)
-
-
-def _stack(kind: Kind, weights: Sequence[Weight | QuantizedWeight], columns: Array | None = None) -> tuple[Array, ...]:
-    """Packed values, bias, and for int8 scale, sums, what unsigned rows add, and smoothing: each ``[layers, …]``."""
-    made = [_pack(kind, weight, columns) for weight in weights]
-    return tuple(np.stack(arrays) for arrays in zip(*made, strict=True))
-
-
-def _pack(kind: Kind, weight: Weight | QuantizedWeight, columns: Array | None) -> tuple[Array, ...]:
-    outputs, inputs = _shape(weight)
-    places = np.arange(outputs) if columns is None else columns
-    width = int(places.max()) + 1
-
-    def spread(vector: Tensor | Array) -> Array:
-        given = vector.detach().float().numpy() if isinstance(vector, Tensor) else vector
-        whole: Array = np.zeros(padded(width), given.dtype)
-        whole[places] = given
-        return whole
-
-    values = np.zeros((width, inputs), STORED[kind])
-    values[places] = _values(kind, weight.values)
-    packed = pack_weight(kind, values)
-    if not isinstance(weight, QuantizedWeight):
-        nothing = np.zeros(1, np.float32)
-        return packed, spread(weight.bias), nothing, nothing, np.zeros(1, np.int32), nothing
-    added = 128 * weight.values.numpy().astype(np.int32).sum(1, dtype=np.int32)
-    smooth = weight.smooth.float().numpy()
-    return packed, spread(weight.bias), spread(weight.scale), spread(weight.sums), spread(added), smooth
-
-
-def _values(kind: Kind, values: Tensor) -> Array:
-    values = values.detach()
-    if kind == "bfloat16":
-        return values.bfloat16().view(torch.int16).numpy().view(np.uint16)
-    return values.float().numpy() if kind == "float32" else values.numpy()
-
-
 def _tables(embeddings: Embeddings) -> tuple[tuple[Array, Array, Array], Array, Array, Any]:
     """Words, positions and types as bits, then what the norm has."""
     words, positions = _bits(embeddings.words), _bits(embeddings.positions)
     types = np.zeros((1, words.shape[1]), words.dtype) if embeddings.types is None else _bits(embeddings.types)
-    norm = embeddings.norm
-    return (words, positions, types), _floats(norm.weight), _floats(norm.bias), np.float32(norm.eps)
+    (weight,), (bias,) = stack_norms([embeddings.norm])
+    return (words, positions, types), weight, bias, np.float32(embeddings.norm.eps)
 
 
 def _bits(table: Tensor) -> Array:
@@ -188,40 +146,11 @@ def _bits(table: Tensor) -> Array:
     return bits
 
 
-def _floats(vector: Tensor) -> Array:
-    given: Array = vector.detach().float().contiguous().numpy()
-    return given
-
-
 def _no_tables(kind: Kind) -> Any:
     table = np.zeros((0, 1), np.uint16 if kind == "bfloat16" else np.int32)
     return (table, table, table), np.zeros(0, np.float32), np.zeros(0, np.float32), np.float32(0)
 
 
-def _stack_norms(layers: Sequence[LayerWeights], name: str) -> tuple[Array, Array]:
-    norms: list[Norm] = [getattr(layer, name) for layer in layers]
-    weights, biases = (
-        [_floats(one) for one in part] for part in zip(*((n.weight, n.bias) for n in norms), strict=True)
-    )
-    return np.stack(weights), np.stack(biases)
-
-
-class _Space(threading.local):
-    """A thread's arrays between calls; what they hold then means nothing."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Array] = {}
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        kept = self._kept.get(name)
-        if kept is None or kept.nbytes < size:
-            kept = self._kept[name] = np.empty(size, np.uint8)
-        shaped: Array = kept[:size].view(dtype).reshape(shape)
-        return shaped
-
-
-_SPACE = _Space()
 NO_IDS, NO_HIDDEN = np.zeros(0, np.int64), np.zeros((0, 1), np.float32)
 
 

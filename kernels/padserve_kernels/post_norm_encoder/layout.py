@@ -1,31 +1,12 @@
 """What a post-LayerNorm encoder is made of."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from padserve_kernels.int8_rows import QuantizedWeight
-from padserve_kernels.x86.features import Kind
-
-Activation = Literal["gelu", "gelu_tanh", "relu"]
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """``values``: ``[out_features, in_features]``, float32 or bfloat16; ``bias``: ``[out_features]``."""
-
-    values: Tensor
-    bias: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """``weight, bias``: ``[hidden]``."""
-
-    weight: Tensor
-    bias: Tensor
-    eps: float
+from padserve_kernels.x86.features import Activation, Kind
+from padserve_kernels.x86.layout import Norm, Weight
 
 
 @dataclass(frozen=True, slots=True)

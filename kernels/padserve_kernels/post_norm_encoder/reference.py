@@ -6,7 +6,8 @@ from torch import Tensor
 
 from padserve_kernels import int8_rows
 from padserve_kernels.int8_rows import QuantizedWeight
-from padserve_kernels.post_norm_encoder.layout import EncoderWeights, Norm, Weight
+from padserve_kernels.post_norm_encoder.layout import EncoderWeights
+from padserve_kernels.x86.layout import Norm, Weight
 
 
 def encode(weights: EncoderWeights, hidden: Tensor, lengths: tuple[int, ...], wanted: Tensor | None = None) -> Tensor:
@@ -36,7 +37,9 @@ def _attend(qkv: Tensor, lengths: tuple[int, ...], num_heads: int) -> Tensor:
 
 
 def _norm(x: Tensor, norm: Norm) -> Tensor:
-    return F.layer_norm(x, norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
+    return F.layer_norm(
+        x, norm.weight.shape, norm.weight.float(), None if norm.bias is None else norm.bias.float(), norm.eps
+    )
 
 
 def _activate(x: Tensor, name: str) -> Tensor:

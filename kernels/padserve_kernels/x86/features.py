@@ -7,6 +7,7 @@ from typing import Literal
 
 Kind = Literal["float32", "bfloat16", "int8"]
 """What a product multiplies. Sums are float32, of int8 exact int32."""
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 NEEDED: dict[Kind, tuple[str, ...]] = {
     "float32": ("avx512f", "avx512dq"),
     "bfloat16": ("avx512f", "avx512dq", "avx512bf16"),

@@ -12,7 +12,7 @@ OPTIONS: dict[str, Any] = {
     "error_model": "numpy",  # division by zero gives infinity, as in torch, and needs no branch
     "fastmath": {"reassoc", "contract", "nsz", "arcp"},  # not nnan and ninf: what is not finite must stay so
 }
-HALF, ONE, TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
+HALF, ONE, LOG2_E = np.float32(0.5), np.float32(1.0), np.float32(1.4426950408889634)
 
 
 @intrinsic
@@ -58,8 +58,9 @@ def ordered(bits):  # type: ignore[no-untyped-def]
 
 @njit(inline="always", **OPTIONS)
 def exp2(x):  # type: ignore[no-untyped-def]
-    """``2 ** x`` for x up to 127, zero or less than 1e-37 below -125; within 2e-7 of it, relative. NaN stays NaN."""
+    """``2 ** x``, x counting as no less than -126 and no more than 127; within 2e-7 of it, relative. NaN stays NaN."""
     x = np.float32(-126.0) if x < np.float32(-126.0) else x
+    x = np.float32(127.0) if x > np.float32(127.0) else x
     whole = round_of(x)
     z = x - whole
     p = np.float32(1.5403530393381608e-4)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from padserve.attention.packed import packed_attention
-from padserve.models.generators.base import Source, Step, look_at_sources
+from padserve.models.generators.base import Scores, Source, Step, TorchStored, look_at_sources
 from padserve.models.linear import PackedLinear
 
 NORM_AFTER = frozenset({"bart", "marian"})
 TYPES = frozenset({"bart", "marian", "mbart", "m2m_100", "pegasus"})
 
 
-class BartGenerator:
+class BartGenerator(TorchStored):
     """``model``: the stock model for conditional generation, in evaluation mode, on the CPU."""
 
     def __init__(self, model: Any) -> None:
@@ -27,11 +27,9 @@ class BartGenerator:
         self.vocab_size = int(model.lm_head.out_features)
         self.window = int(config.max_position_embeddings)
         after = config.model_type in NORM_AFTER
-        self._embed_source = _Embedding(base.encoder, config)
-        self._embed = _Embedding(base.decoder, config)
-        self._encoder = [_EncoderLayer(layer, config, after) for layer in base.encoder.layers]
+        self._source_encoder = SourceEncoder(model)
+        self._embed = embedding_of(base.decoder, config)
         self._decoder = [_DecoderLayer(layer, config, after) for layer in base.decoder.layers]
-        self._encoder_norm = getattr(base.encoder, "layer_norm", None)
         self._decoder_norm = getattr(base.decoder, "layer_norm", None)
         bias = model.final_logits_bias[0] if hasattr(model, "final_logits_bias") else None
         head = nn.Linear(model.lm_head.in_features, self.vocab_size, bias=bias is not None)
@@ -42,20 +40,14 @@ class BartGenerator:
 
     @torch.inference_mode()
     def encode(self, sources: Sequence[Sequence[int]]) -> list[Source]:
-        lengths = tuple(len(source) for source in sources)
-        ids = torch.tensor([token for source in sources for token in source])
-        hidden = self._embed_source(ids, torch.cat([torch.arange(length) for length in lengths]))
-        for layer in self._encoder:
-            hidden = layer(hidden, lengths)
-        if self._encoder_norm is not None:
-            hidden = self._encoder_norm(hidden)
+        hidden, lengths = self._source_encoder(sources)
         kept = [torch.split(layer.keep(hidden), list(lengths), 2) for layer in self._decoder]
         return [
             Source(tuple((both[i][0:1], both[i][1:2]) for both in kept), length) for i, length in enumerate(lengths)
         ]
 
     @torch.inference_mode()
-    def step(self, step: Step) -> Tensor:
+    def step(self, step: Step) -> Scores:
         hidden = self._embed(step.input_ids, step.positions)
         for index, layer in enumerate(self._decoder):
             hidden = layer(hidden, index, step)
@@ -63,7 +55,30 @@ class BartGenerator:
         if self._decoder_norm is not None:
             hidden = self._decoder_norm(hidden)
         logits: Tensor = self._head(hidden)
-        return logits.float()
+        return Scores.of(logits.float())
+
+
+class SourceEncoder:
+    """Source texts in one packed stream -> hidden states ``[total_tokens, hidden]``, and the lengths."""
+
+    def __init__(self, model: Any) -> None:
+        config, encoder = model.config, model.model.encoder
+        self._embed = embedding_of(encoder, config)
+        self._layers = [_EncoderLayer(layer, config, config.model_type in NORM_AFTER) for layer in encoder.layers]
+        self._norm = getattr(encoder, "layer_norm", None)
+
+    def __call__(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, tuple[int, ...]]:
+        lengths = tuple(len(source) for source in sources)
+        ids = torch.tensor([token for source in sources for token in source])
+        hidden = self._embed(ids, torch.cat([torch.arange(length) for length in lengths]))
+        for layer in self._layers:
+            hidden = layer(hidden, lengths)
+        return (hidden if self._norm is None else self._norm(hidden)), lengths
+
+
+def embedding_of(stack: Any, config: Any) -> "_Embedding":
+    """Of a stock encoder or decoder: (ids, positions) -> hidden states."""
+    return _Embedding(stack, config)
 
 
 class _Embedding:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from padserve.attention.cached import StepAttention
+from padserve.attention.cached import KVStore, Span, StepAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +23,47 @@ class Source:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+class Store(Protocol):
+    """Keys and values of all sequences, in blocks."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """(from, to) blocks, for every layer."""
+
+
+@dataclass(frozen=True)
 class Step:
     """The new tokens of all sequences as one stream.
 
-    ``positions`` count from 0 in each sequence. ``wanted``: rows whose logits are needed. ``sources``: for
-    encoder-decoders, consecutive rows that look at one source, and how many they are.
+    ``positions`` count from 0 in each sequence. ``spans``: the sequences, in the order of their rows. ``wanted``: rows
+    whose logits are needed. ``sources``: for encoder-decoders, consecutive rows that look at one source, and how many
+    they are.
     """
 
     input_ids: Tensor  # [rows]
     positions: Tensor  # [rows]
-    attention: StepAttention
+    store: Any
+    spans: Sequence[Span]
     wanted: Tensor  # [wanted]
-    sources: tuple[tuple[Source, int], ...] = ()
+    sources: tuple[tuple[Any, int], ...] = ()
+
+    @cached_property
+    def attention(self) -> StepAttention:
+        return StepAttention(self.store, self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """``logits``: float32 ``[wanted, vocab_size]``. ``best``: each row's likeliest token. ``sound``: whether a row has
+    no NaN and something finite."""
+
+    logits: Tensor
+    best: list[int]
+    sound: list[bool]
+
+    @classmethod
+    def of(cls, logits: Tensor) -> "Scores":
+        sound = torch.isfinite(logits).any(-1) & ~torch.isnan(logits).any(-1)
+        return cls(logits, logits.argmax(-1).tolist(), sound.tolist())
 
 
 class Generator(Protocol):
@@ -44,11 +73,23 @@ class Generator(Protocol):
     vocab_size: int
     window: int | None
 
-    def step(self, step: Step) -> Tensor:
-        """Run the new tokens. Returns float32 logits ``[wanted, vocab_size]``."""
+    def new_store(self, num_blocks: int, block_size: int) -> Store:
+        """Room for keys and values. Errors: `NotImplementedError` for a block size that the generator cannot use."""
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[Source]:
-        """Encode source texts, all in one packed stream. Only encoder-decoders can."""
+    def step(self, step: Step) -> Scores:
+        """Run the new tokens."""
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> Sequence[Any]:
+        """What steps need of source texts, all encoded in one packed stream. Only encoder-decoders can."""
+
+
+class TorchStored:
+    """What generators that run modules of torch keep keys and values in."""
+
+    num_layers: int
+
+    def new_store(self, num_blocks: int, block_size: int) -> KVStore:
+        return KVStore(self.num_layers, num_blocks * block_size, block_size)
 
 
 def look_at_sources(query: Tensor, layer: int, sources: Sequence[tuple[Source, int]], scale: float) -> Tensor:

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from padserve.attention.cached import register
-from padserve.models.generators.base import Source, Step
+from padserve.models.generators.base import Scores, Source, Step, TorchStored
 from padserve.models.linear import pack_linears
 
 WINDOWS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
-class CausalGenerator:
+class CausalGenerator(TorchStored):
     """``model``: the stock model with its language-modelling head, in evaluation mode."""
 
     def __init__(self, model: Any) -> None:
@@ -32,14 +32,14 @@ class CausalGenerator:
         raise NotImplementedError("a decoder has no sources")
 
     @torch.inference_mode()
-    def step(self, step: Step) -> Tensor:
+    def step(self, step: Step) -> Scores:
         output = self._base(
             input_ids=step.input_ids[None],
             position_ids=step.positions[None],
             use_cache=False,
             step_attention=step.attention,
         )
-        return self._head(output.last_hidden_state[:, step.wanted])
+        return Scores.of(self._head(output.last_hidden_state[:, step.wanted]))
 
 
 class _Given:

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from padserve.attention.cached import Bias
 from padserve.models.families.t5 import FAMILY
-from padserve.models.generators.base import Source, Step, look_at_sources
+from padserve.models.generators.base import Scores, Source, Step, TorchStored, look_at_sources
 from padserve.models.linear import PackedLinear
 
 TYPES = frozenset({"t5", "mt5", "umt5"})
 
 
-class T5Generator:
+class T5Generator(TorchStored):
     """``model``: the stock model for conditional generation, in evaluation mode, on the CPU."""
 
     window = None
@@ -23,7 +23,7 @@ class T5Generator:
         config = model.config
         self.num_layers = config.num_decoder_layers
         self.vocab_size = int(model.lm_head.out_features)
-        self._encoder = FAMILY.stack_encoder(model.encoder)
+        self._source_encoder = T5SourceEncoder(model)
         self._embed = model.decoder.embed_tokens
         self._layers = [_DecoderLayer(block, config) for block in model.decoder.block]
         first = self._layers[0].bias
@@ -35,21 +35,31 @@ class T5Generator:
 
     @torch.inference_mode()
     def encode(self, sources: Sequence[Sequence[int]]) -> list[Source]:
-        lengths = tuple(len(source) for source in sources)
-        ids = torch.tensor([token for source in sources for token in source])
-        encoded = self._encoder(ids, ids, None, lengths, None)
+        encoded, lengths = self._source_encoder(sources)
         kept = [torch.split(layer.keep(encoded), list(lengths), 2) for layer in self._layers]
         return [
             Source(tuple((both[i][0:1], both[i][1:2]) for both in kept), length) for i, length in enumerate(lengths)
         ]
 
     @torch.inference_mode()
-    def step(self, step: Step) -> Tensor:
+    def step(self, step: Step) -> Scores:
         hidden: Tensor = self._embed(step.input_ids)
         for index, layer in enumerate(self._layers):
             hidden = layer(hidden, index, step)
         logits: Tensor = self._head(self._norm(hidden[step.wanted]) * self._scale)
-        return logits.float()
+        return Scores.of(logits.float())
+
+
+class T5SourceEncoder:
+    """Source texts in one packed stream -> hidden states ``[total_tokens, hidden]``, and the lengths."""
+
+    def __init__(self, model: Any) -> None:
+        self._encoder = FAMILY.stack_encoder(model.encoder)
+
+    def __call__(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, tuple[int, ...]]:
+        lengths = tuple(len(source) for source in sources)
+        ids = torch.tensor([token for source in sources for token in source])
+        return self._encoder(ids, ids, None, lengths, None), lengths
 
 
 class _DecoderLayer:
@@ -83,16 +93,20 @@ class _DecoderLayer:
         return output
 
 
+def distance_table(own: Any, config: Any) -> Tensor:
+    """The decoder's bias by how far back a key lies, ``[distances, num_heads]``; farther keys share the last one's.
+
+    ``own``: the stock attention that has the table.
+    """
+    length = config.relative_attention_max_distance + 1
+    with torch.inference_mode():
+        bias: Tensor = own.compute_bias(1, length, past_seen_tokens=length - 1)
+    return bias[0, :, 0].flip(1).T.contiguous()
+
+
 def distance_bias(own: Any, config: Any) -> Bias:
-    """The decoder's bias by how far back a key lies. ``own``: the stock attention that has the table."""
-    farthest = config.relative_attention_max_distance
-
-    def compute(length: int) -> Tensor:
-        with torch.inference_mode():
-            bias: Tensor = own.compute_bias(1, length, past_seen_tokens=length - 1)
-        return bias[0, :, 0].flip(1).T.contiguous()  # [distance, num_heads]
-
-    table = compute(farthest + 1)  # farther keys share the last bucket
+    table = distance_table(own, config)
+    farthest = len(table) - 1
 
     def bias(positions: Tensor, keys: int) -> Tensor:
         distance = (positions[:, None] - torch.arange(keys)[None]).clamp(0, farthest)

@@ -4,11 +4,23 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from padserve_kernels.post_norm_encoder.layout import Activation
-from padserve_kernels.x86.scalar import HALF, ONE, OPTIONS, bits_of, erf, float_of, ordered, round_of, tanh
+from padserve_kernels.x86.features import Activation
+from padserve_kernels.x86.scalar import (
+    HALF,
+    LOG2_E,
+    ONE,
+    OPTIONS,
+    bits_of,
+    erf,
+    exp2,
+    float_of,
+    ordered,
+    round_of,
+    tanh,
+)
 from padserve_kernels.x86.tiles import KIND_OF
 
-CODES: dict[Activation, int] = {"gelu": 0, "gelu_tanh": 1, "relu": 2}
+CODES: dict[Activation, int] = {"gelu": 0, "gelu_tanh": 1, "relu": 2, "silu": 3}
 
 
 def put(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-untyped-def]
@@ -111,10 +123,14 @@ def activate(buffer, width, code):  # type: ignore[no-untyped-def]
             x = buffer[column]
             inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
             buffer[column] = HALF * x * (ONE + tanh(inner))
-    else:
+    elif code == 2:
         for column in range(width):
             x = buffer[column]
             buffer[column] = np.float32(0.0) if x < np.float32(0.0) else x
+    else:
+        for column in range(width):
+            x = buffer[column]
+            buffer[column] = x / (ONE + exp2(-x * LOG2_E))
 
 
 @njit(**OPTIONS)
@@ -135,3 +151,27 @@ def add_norm(buffer, residual, width, weight, bias, eps, output):  # type: ignor
         buffer[column] = (buffer[column] - mean) * inverse * weight[column] + bias[column]
     for column in range(width):
         output[column] = buffer[column]
+
+
+@njit(**OPTIONS)
+def norm(buffer, width, weight, bias, eps, rms):  # type: ignore[no-untyped-def]
+    """RMSNorm, or LayerNorm, of the buffer in place. ``bias``: of LayerNorm."""
+    if rms:
+        squares = np.float32(0.0)
+        for column in range(width):
+            squares += buffer[column] * buffer[column]
+        inverse = ONE / np.sqrt(squares / np.float32(width) + eps)
+        for column in range(width):
+            buffer[column] = buffer[column] * inverse * weight[column]
+        return
+    total = np.float32(0.0)
+    for column in range(width):
+        total += buffer[column]
+    mean = total / np.float32(width)
+    squares = np.float32(0.0)
+    for column in range(width):
+        apart = buffer[column] - mean
+        squares += apart * apart
+    inverse = ONE / np.sqrt(squares / np.float32(width) + eps)
+    for column in range(width):
+        buffer[column] = (buffer[column] - mean) * inverse * weight[column] + bias[column]
