@@ -115,13 +115,16 @@ def _quantize_layer(fused: FusedLayer, stock: StockLayer, inputs: LayerInputs) -
     )
 
 
-def quantize_linears(linears: tuple[nn.Linear, ...], inputs: Tensor) -> QuantizedWeight:
-    """Layers over the same ``inputs`` ``[tokens, in_features]`` as one int8 weight, their outputs side by side."""
+def quantize_linears(linears: tuple[nn.Linear, ...], inputs: Tensor, smooth: bool = True) -> QuantizedWeight:
+    """Layers over the same ``inputs`` ``[tokens, in_features]`` as one int8 weight, their outputs side by side.
+
+    ``smooth``: for rows that are quantized too.
+    """
     weight = torch.cat([linear.weight.detach().float() for linear in linears])
     biases: list[Tensor] = [
         linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias for linear in linears
     ]
-    factor = _smoothing(weight, inputs)
+    factor = _smoothing(weight, inputs) if smooth else torch.ones(weight.shape[1])
     moved = weight * factor
     scale = moved.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / LEVELS
     values = _round_columns(moved, scale, inputs / factor)

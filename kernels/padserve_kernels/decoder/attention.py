@@ -65,7 +65,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
     s, s_stride = scores.ctypes.data, scores.strides[0]
     for block in range(whole):
         at = keys.ctypes.data + blocks[block] * keys.strides[0] + kv_head * keys.strides[1]
-        small_product(qkv, rows, 1, query, stride, at, TOKENS * 4, head_dim, s + block * TOKENS * 4, s_stride)
+        small_product(qkv, qkv, rows, 1, query, stride, at, TOKENS * 4, head_dim, s + block * TOKENS * 4, s_stride)
     farthest = bias.shape[1] - 1
     for index in range(rows):
         seen = first + (index if step else 0) + 1
@@ -85,9 +85,8 @@ def attend_rows(  # type: ignore[no-untyped-def]
             width = min(VECTORS, head_width // LANES - vector)
             to = p + vector * LANES * 4
             source = s + block * TOKENS * 4
-            small_product(
-                qkv, rows, width, source, s_stride, at + vector * LANES * 4, head_width * 4, words, to, p_stride
-            )
+            start = at + vector * LANES * 4
+            small_product(qkv, qkv, rows, width, source, s_stride, start, head_width * 4, words, to, p_stride)
         for index in range(rows):
             for place in range(head_width):
                 part[1, index, place] += part[0, index, place]
@@ -166,18 +165,15 @@ def look(queries, start, count, source_keys, source_values, length, layer, shape
             for vector in range(0, vectors, VECTORS):
                 width = min(VECTORS, vectors - vector)
                 to = s + vector * LANES * 4
-                at = at_keys + vector * LANES * 4
-                small_product(
-                    queries, rows, width, query, queries.strides[0], at, vectors * LANES * 4, head_dim, to, s_stride
-                )
+                at, stride = at_keys + vector * LANES * 4, vectors * LANES * 4
+                q_stride = queries.strides[0]
+                small_product(queries, queries, rows, width, query, q_stride, at, stride, head_dim, to, s_stride)
             for index in range(rows):
                 softmax2(scores[index], length, length)
             for vector in range(0, head_width // LANES, VECTORS):
                 width = min(VECTORS, head_width // LANES - vector)
-                at = at_values + vector * LANES * 4
-                small_product(
-                    queries, rows, width, s, s_stride, at, head_width * 4, length, p + vector * LANES * 4, p_stride
-                )
+                at, to = at_values + vector * LANES * 4, p + vector * LANES * 4
+                small_product(queries, queries, rows, width, s, s_stride, at, head_width * 4, length, to, p_stride)
             for index in range(rows):
                 for place in range(head_dim):
                     out[start + row + index, head * head_dim + place] = part[0, index, place]

@@ -10,17 +10,15 @@ from numba import njit
 
 from padserve_kernels.decoder.attention import TOKENS, attend_span, keep, look
 from padserve_kernels.decoder.layout import DecoderWeights
-from padserve_kernels.x86.features import Kind
 from padserve_kernels.x86.keep import keep_compiled
 from padserve_kernels.x86.packing import floats, shape, stack, stack_norms
-from padserve_kernels.x86.products import IN_WORD, padded, product, words_of
+from padserve_kernels.x86.products import IN_WORD, OPERAND, padded, product, words_of
 from padserve_kernels.x86.rows import CODES, activate, norm, put, take
 from padserve_kernels.x86.scalar import LOG2_E, OPTIONS, bits_of, ordered
 from padserve_kernels.x86.space import SPACE
 from padserve_kernels.x86.tiles import LANES, ROWS
 
 Array = npt.NDArray[Any]
-OPERAND: dict[Kind, Any] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.uint8}
 NOTHING, NO_BIAS = np.zeros((0, 0), np.float32), np.zeros((1, 0), np.float32)
 NO_INTS = np.zeros(0, np.int64)
 

@@ -50,13 +50,13 @@ def attend(qkv, ends, num_heads, head_dim, head_width, keys, scores, attended, c
                 for panel in range(0, vectors, VECTORS):
                     count = min(VECTORS, vectors - panel)
                     q, to = here + first * stride, s + panel * 64
-                    small_product(qkv, rows, count, q, stride, k + panel * 64, k_stride, head_dim, to, s_stride)
+                    small_product(qkv, qkv, rows, count, q, stride, k + panel * 64, k_stride, head_dim, to, s_stride)
                 for row in range(rows):
                     sums[row] = softmax2(scores[row], length)
                 for vector in range(0, head_width // LANES, VECTORS):
                     count = min(VECTORS, head_width // LANES - vector)
                     v, to = here + 2 * width * 4 + vector * 64, o + vector * 64
-                    small_product(qkv, rows, count, s, s_stride, v, stride, length, to, attended.strides[0])
+                    small_product(qkv, qkv, rows, count, s, s_stride, v, stride, length, to, attended.strides[0])
                 for row in range(rows):
                     for place in range(head_dim):
                         context[start + first + row, head * head_dim + place] = attended[row, place] * sums[row]

@@ -17,7 +17,7 @@ from padserve_kernels.post_norm_encoder.layout import Embeddings, EncoderWeights
 from padserve_kernels.x86.features import Kind
 from padserve_kernels.x86.keep import keep_compiled
 from padserve_kernels.x86.packing import shape, stack, stack_norms
-from padserve_kernels.x86.products import IN_WORD, padded, product, words_of
+from padserve_kernels.x86.products import IN_WORD, OPERAND, padded, product, words_of
 from padserve_kernels.x86.rows import CODES, activate, add_norm, add_row, mean_rows, put, take
 from padserve_kernels.x86.scalar import LOG2_E, OPTIONS
 from padserve_kernels.x86.space import SPACE
@@ -25,7 +25,6 @@ from padserve_kernels.x86.tiles import LANES, ROWS
 
 BLOCK = 96
 """Rows that pass a layer together."""
-OPERAND: dict[Kind, Any] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.uint8}
 Array = npt.NDArray[Any]
 
 

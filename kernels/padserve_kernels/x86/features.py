@@ -5,13 +5,14 @@ import sys
 from functools import cache
 from typing import Literal
 
-Kind = Literal["float32", "bfloat16", "int8"]
-"""What a product multiplies. Sums are float32, of int8 exact int32."""
+Kind = Literal["float32", "bfloat16", "int8", "int8_weights"]
+"""What a product multiplies: of the last one bfloat16 rows with int8 weights. Sums are float32, of int8 exact int32."""
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 NEEDED: dict[Kind, tuple[str, ...]] = {
     "float32": ("avx512f", "avx512dq"),
     "bfloat16": ("avx512f", "avx512dq", "avx512bf16"),
     "int8": ("avx512f", "avx512dq", "avx512vnni"),
+    "int8_weights": ("avx512f", "avx512dq", "avx512bf16"),
 }
 
 

@@ -1,7 +1,8 @@
 """Whole products of packed weights, made of tiles.
 
 A weight ``[out_features, in_features]`` is packed into panels of 64 outputs: ``[panels, words, 64]`` 32-bit words, each
-with the 1 (float32), 2 (bfloat16) or 4 (int8) inputs of a column that one instruction multiplies. What is missing of a
+with the 1 (float32), 2 (bfloat16) or 4 (int8) inputs of a column that one instruction multiplies; int8 weights that
+meet bfloat16 rows take 16-bit words. What is missing of a
 panel or a word is zero.
 """
 
@@ -15,9 +16,16 @@ from padserve_kernels.x86.features import Kind
 from padserve_kernels.x86.tiles import LANES, ROWS, VECTORS, small_product
 
 PANEL = LANES * VECTORS
-IN_WORD: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4}
-STORED: dict[Kind, Any] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8}
+IN_WORD: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4, "int8_weights": 2}
+STORED: dict[Kind, Any] = {"float32": np.float32, "bfloat16": np.uint16, "int8": np.int8, "int8_weights": np.int8}
 """How weights are held; of bfloat16 the bits."""
+OPERAND: dict[Kind, Any] = {
+    "float32": np.float32,
+    "bfloat16": np.uint16,
+    "int8": np.uint8,
+    "int8_weights": np.uint16,
+}
+"""How rows are held."""
 
 
 def words_of(kind: Kind, width: int) -> int:
@@ -50,9 +58,10 @@ def product(operand, rows, weight, outputs, c):  # type: ignore[no-untyped-def]
     a, a_stride = operand.ctypes.data, operand.strides[0]
     to, c_stride = c.ctypes.data, c.strides[0]
     words = a_stride // 4
+    line = PANEL * 4 * weight.itemsize // operand.itemsize  # bytes of a word of all columns
     for panel in range(outputs // PANEL):
-        columns = weight.ctypes.data + panel * words * PANEL * 4
+        columns = weight.ctypes.data + panel * words * line
         for row in range(0, rows, ROWS):
             count = min(rows - row, ROWS)
             at, target = a + row * a_stride, to + row * c_stride + panel * PANEL * 4
-            small_product(operand, count, VECTORS, at, a_stride, columns, PANEL * 4, words, target, c_stride)
+            small_product(operand, weight, count, VECTORS, at, a_stride, columns, line, words, target, c_stride)

@@ -1,7 +1,7 @@
 """What happens to one row between two products, as compiled functions. ``buffer`` holds the row in float32."""
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 from numba.extending import overload
 
 from padserve_kernels.x86.features import Activation
@@ -18,7 +18,6 @@ from padserve_kernels.x86.scalar import (
     round_of,
     tanh,
 )
-from padserve_kernels.x86.tiles import KIND_OF
 
 CODES: dict[Activation, int] = {"gelu": 0, "gelu_tanh": 1, "relu": 2, "silu": 3}
 
@@ -64,7 +63,7 @@ def _put(buffer, width, smooth, operand, row, step, centre):  # type: ignore[no-
         for column in range(width, operand.shape[1]):
             operand[row, column] = 0
 
-    return {"float32": put_float, "bfloat16": put_half, "int8": put_bytes}[KIND_OF[operand.dtype]]
+    return {types.float32: put_float, types.uint16: put_half, types.uint8: put_bytes}[operand.dtype]
 
 
 def take(operand, products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
@@ -75,9 +74,13 @@ def take(operand, products, row, width, weight, layer, given, step, centre, buff
 @overload(take, jit_options=OPTIONS)
 def _take(operand, products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
     def take_float(operand, products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
-        bias = weight[1][layer]
-        for column in range(width):
-            buffer[column] = products[row, column] + bias[column]
+        bias, scale = weight[1][layer], weight[2][layer]
+        if len(scale) > 1:  # of int8 weights
+            for column in range(width):
+                buffer[column] = products[row, column] * scale[column] + bias[column]
+        else:
+            for column in range(width):
+                buffer[column] = products[row, column] + bias[column]
 
     def take_ints(operand, products, row, width, weight, layer, given, step, centre, buffer):  # type: ignore[no-untyped-def]
         bias, scale, sums, added = weight[1][layer], weight[2][layer], weight[3][layer], weight[4][layer]
@@ -86,7 +89,7 @@ def _take(operand, products, row, width, weight, layer, given, step, centre, buf
             value = np.float32(bits_of(products[row, column]) - added[column]) * (row_step * scale[column])
             buffer[column] = value + middle * sums[column] + bias[column]
 
-    return take_ints if KIND_OF[operand.dtype] == "int8" else take_float
+    return take_ints if operand.dtype == types.uint8 else take_float
 
 
 @njit(**OPTIONS)

@@ -35,19 +35,25 @@ class _BFloat(ir.Type):  # type: ignore[misc]
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _INTS, _FLOATS = ir.VectorType(_I32, LANES), ir.VectorType(_F32, LANES)
-_BYTES, _HALVES = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(_BFloat(), 2 * LANES)
+_BYTES, _PAIRS = ir.VectorType(ir.IntType(8), 4 * LANES), ir.VectorType(ir.IntType(8), 2 * LANES)
+_HALVES = ir.VectorType(_BFloat(), 2 * LANES)
 
 
-KIND_OF: dict[Any, Kind] = {types.float32: "float32", types.uint16: "bfloat16", types.uint8: "int8"}
-"""By the type of an operand's elements."""
+KIND_OF: dict[Any, Kind] = {
+    (types.float32, types.float32): "float32",
+    (types.uint16, types.uint16): "bfloat16",
+    (types.uint8, types.int8): "int8",
+    (types.uint16, types.int8): "int8_weights",
+}
+"""By the types of the elements of rows and weights."""
 
 
 @intrinsic
-def _tiles(typing, like, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
-    kind = KIND_OF[like.dtype]
+def _tiles(typing, like, weights, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
+    kind = KIND_OF[like.dtype, weights.dtype]
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: list[Any]) -> Any:
-        _, rows, vectors, *rest = args
+        _, _, rows, vectors, *rest = args
         end = builder.append_basic_block("tiles.end")
         choice = builder.add(builder.mul(rows, _I64(VECTORS)), vectors)
         switch = builder.switch(choice, end)
@@ -61,19 +67,19 @@ def _tiles(typing, like, rows, vectors, a, a_stride, b, b_stride, words, c, c_st
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return types.void(like, *[types.int64] * 9), generate
+    return types.void(like, weights, *[types.int64] * 9), generate
 
 
 @njit(nogil=True)
-def small_product(like, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
+def small_product(like, weights, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride):  # type: ignore[no-untyped-def]
     """``c = a @ b`` for compiled functions, of at most `ROWS` rows and `VECTORS` vectors of columns.
 
-    ``like``: an operand array, whose element type says what is multiplied: float32, uint16 (bits of bfloat16), or uint8
-    against signed bytes. Addresses and strides are in bytes. ``a``: ``[rows, words]`` 32-bit words. ``b``: ``[words,
-    columns]`` words of a column each. ``c``: ``[rows, columns]`` float32, int32 of bytes; columns are 16 a vector.
-    ``words`` is at least 1.
+    ``like``, ``weights``: arrays whose element types say what is multiplied, see `KIND_OF`; of bfloat16 the bits.
+    Addresses and strides are in bytes. ``a``: ``[rows, words]`` 32-bit words. ``b``: ``[words, columns]`` words of a
+    column each, 16-bit ones of int8 weights for bfloat16. ``c``: ``[rows, columns]`` float32, int32 of bytes; columns
+    are 16 a vector. ``words`` is at least 1.
     """
-    _tiles(like, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride)
+    _tiles(like, weights, rows, vectors, a, a_stride, b, b_stride, words, c, c_stride)
 
 
 def _tile(kind: Kind, rows: int, vectors: int, builder: ir.IRBuilder, args: list[Any]) -> None:
@@ -86,7 +92,7 @@ def _tile(kind: Kind, rows: int, vectors: int, builder: ir.IRBuilder, args: list
     builder.position_at_end(loop)
     done, a_at, b_at = (_phi(builder, _I64, start, before) for start in (_I64(0), a, b))
     old = [_phi(builder, sums, ir.Constant(sums, None), before) for _ in range(rows * vectors)]
-    columns = [_load(builder, builder.add(b_at, _I64(VECTOR_BYTES * place)), vector) for place in range(vectors)]
+    columns = [_column(kind, builder, b_at, place, vector) for place in range(vectors)]
     new = []
     for index, address in enumerate(_rows(builder, a_at, a_stride, rows)):
         given = _spread(builder, _load(builder, address, word), vector)
@@ -100,6 +106,15 @@ def _tile(kind: Kind, rows: int, vectors: int, builder: ir.IRBuilder, args: list
     for index, address in enumerate(_rows(builder, c, c_stride, rows)):
         for place in range(vectors):
             _store(builder, new[index * vectors + place], builder.add(address, _I64(VECTOR_BYTES * place)))
+
+
+def _column(kind: Kind, builder: ir.IRBuilder, address: Any, place: int, vector: ir.VectorType) -> Any:
+    """A vector of a weight's columns. Of int8 weights two bytes a lane, which bfloat16 holds exactly."""
+    if kind != "int8_weights":
+        return _load(builder, builder.add(address, _I64(VECTOR_BYTES * place)), vector)
+    given = _load(builder, builder.add(address, _I64(VECTOR_BYTES // 2 * place)), _PAIRS)
+    floats = builder.sitofp(builder.sext(given, ir.VectorType(_I32, 2 * LANES)), ir.VectorType(_F32, 2 * LANES))
+    return builder.bitcast(builder.fptrunc(floats, _HALVES), vector)
 
 
 def _rows(builder: ir.IRBuilder, start: Any, stride: Any, count: int) -> list[Any]:
@@ -136,7 +151,7 @@ def _spread(builder: ir.IRBuilder, word: Any, vector: ir.VectorType) -> Any:
 def _multiply_add(kind: Kind, builder: ir.IRBuilder, sums: Any, row: Any, column: Any) -> Any:
     if kind == "float32":
         name, args = "llvm.fma.v16f32", [row, column, sums]
-    elif kind == "bfloat16":
+    elif kind in ("bfloat16", "int8_weights"):
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
         args = [sums, builder.bitcast(row, _HALVES), builder.bitcast(column, _HALVES)]
     else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from padserve.models.generators.base import Scores, Step
-from padserve_kernels.decoder import DecoderWeights, Kind, can_compile, compile_decoder
+from padserve_kernels.decoder import DecoderWeights, compile_decoder
 
 if TYPE_CHECKING:
     from padserve_kernels.decoder.compiled import CompiledDecoder, KeptSource, Rows
@@ -27,17 +27,8 @@ EncodeSources = Callable[[Sequence[Sequence[int]]], tuple[Tensor, tuple[int, ...
 """Source texts -> their hidden states ``[total_tokens, hidden]``, and the lengths."""
 KeepSource = Callable[[Tensor], Tensor]
 """Hidden states -> a layer's keys and values of them, ``[2, num_heads, total_tokens, head_dim]``."""
-KINDS: dict[torch.dtype, Kind] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 TOKENS = 16
 """Of the kernel's blocks."""
-
-
-def kind_of(model: Any) -> Kind:
-    """Errors: `NotImplementedError` where products of the model's dtype cannot be compiled here."""
-    kind = KINDS.get(model.dtype)
-    if kind is None or model.device.type != "cpu" or not can_compile(kind):
-        raise NotImplementedError("this processor has no instructions for compiled decoders")
-    return kind
 
 
 class CompiledStore:
