@@ -6,18 +6,22 @@ from dataclasses import dataclass, field
 from padserve.core import FinishReason, TokenDetails
 from padserve.generate.blocks import Table
 from padserve.generate.logits import RowState
+from padserve.generate.speculate.base import Speculation
 
 
 @dataclass(slots=True)
 class Row:
     """``tokens``: what the decoder has seen, prompt included, and the token that it is to see next. ``prompt``: how
-    many of them were given. ``details``: of the generated ones, when asked for. ``state``: what rules keep of them."""
+    many of them were given. ``details``: of the generated ones, when asked for. ``state``: what rules keep of them.
+    ``draft``: guesses of what comes after ``tokens``, that the running step computes too."""
 
     tokens: list[int]
     prompt: int
     table: Table = field(default_factory=Table)
     details: list[TokenDetails] = field(default_factory=list)
     state: RowState | None = None
+    speculation: Speculation | None = None
+    draft: list[int] = field(default_factory=list)
 
     @property
     def generated(self) -> list[int]:

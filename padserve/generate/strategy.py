@@ -11,6 +11,7 @@ from padserve.generate.search.base import Search, StopsText
 from padserve.generate.search.beam import BeamOptions, BeamSearch
 from padserve.generate.search.plain import PlainSearch
 from padserve.generate.sequence import Limits, Row
+from padserve.generate.speculate.table import make_speculation
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -33,6 +34,7 @@ def make_search(options: GenerationOptions, decode: Decode) -> Callable[[Row], S
             )
             return BeamSearch(first, limits, rules, beams, options.logprobs, stops)
         indices = range(options.num_return_sequences)
+        first.speculation = make_speculation(options)
         sampling = _sampling(options)
         chooses = [None if sampling.greedy else Sampler(sampling, options.seed, index) for index in indices]
         return PlainSearch(first, limits, rules, chooses, options.logprobs, stops)

@@ -157,7 +157,7 @@ class Engine:
         pool = BlockPool(CACHE_TOKENS // BLOCK_SIZE, BLOCK_SIZE)
         worker = GenerationWorker(
             config.name,
-            GenerationEngine(loaded.generator, pool),
+            GenerationEngine(loaded.generator, pool, on_speculated=partial(self._metrics.speculated, config.name)),
             partial(set_threads, self.placement.threads),
             lambda tokens: None,
         )

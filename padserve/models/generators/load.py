@@ -9,7 +9,7 @@ from torch import Tensor
 
 from padserve.attention.cached import KVStore, Span, StepAttention
 from padserve.config.structs import ModelConfig
-from padserve.core import GenerationSpec, ModelSpec
+from padserve.core import GenerationSpec, ModelSpec, SpeculationSpec
 from padserve.errors import ConfigError
 from padserve.models.checkpoint import Checkpoint, draft_spec
 from padserve.models.generators.base import Generator, Step
@@ -77,7 +77,12 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
         )
     limit = generator.window or NO_LIMIT
     draft = draft_spec(checkpoint, model, str(device), limit)
-    generation = GenerationSpec(bool(config.is_encoder_decoder), generator.window, _defaults(stock.generation_config))
+    generation = GenerationSpec(
+        bool(config.is_encoder_decoder),
+        generator.window,
+        _defaults(stock.generation_config),
+        speculation=_speculation(model, config),
+    )
     spec = replace(draft, dtype=dtype, batching="packed", generation=generation)
     return LoadedGenerator(spec, tokenizer, generator, error, f"its logits equal the stock model's within {error:.1e}")
 
@@ -161,6 +166,15 @@ def _logits(generator: Generator, source: Sequence[int] | None, tokens: Sequence
         )
         logits = generator.step(step)[0]
     return logits
+
+
+def _speculation(model: ModelConfig, config: Any) -> SpeculationSpec | None:
+    """As configured. A source's ids are those of the output, but for Marian models of two vocabularies."""
+    chosen = model.speculation
+    if chosen is None:
+        return None
+    one_vocabulary = bool(getattr(config, "share_encoder_decoder_embeddings", True))
+    return SpeculationSpec(chosen.method, chosen.max_draft_tokens, bool(config.is_encoder_decoder) and one_vocabulary)
 
 
 def _defaults(config: Any) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def distance_bias(own: Any, config: Any) -> Bias:
 
     table = compute(farthest + 1)  # farther keys share the last bucket
 
-    def bias(positions: Tensor, keys: int) -> Tensor:
-        distance = (positions[:, None] - torch.arange(keys)[None]).clamp(0, farthest)
-        return table[distance].transpose(1, 2)
+    def bias(queries: Tensor, keys: Tensor) -> Tensor:
+        distance = (queries[:, :, None] - keys[:, None]).clamp(0, farthest)
+        return table[distance].permute(0, 3, 1, 2)
 
     return bias
