@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from padserve.attention.cached import KVStore, Span, StepAttention
+from padserve.attention.cached import KVStore
 from padserve.core import Emitted, Generated
 from padserve.errors import DeadlineExceeded, InternalError, NonfiniteOutput, PadserveError
 from padserve.generate.blocks import BlockPool, OutOfBlocks
+from padserve.generate.parts import Part, make_step, sound_places
 from padserve.generate.search.base import Search, free_all
 from padserve.generate.sequence import Row
-from padserve.models.generators.base import Generator, Source, Step
+from padserve.models.generators.base import Generator, Source
 
 logger = logging.getLogger(__name__)
 NO_LIMIT = 1_000_000_000
@@ -56,30 +57,6 @@ class EngineLimits:
 
     step_tokens: int = 256
     rows: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A row's part of a step. ``given``: how many of its tokens; behind the last of them comes its draft."""
-
-    generation: Generation
-    row: Row
-    given: int
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the row's last token runs."""
-        return self.row.table.computed + self.given == len(self.row.tokens)
-
-    @property
-    def count(self) -> int:
-        """Tokens that run."""
-        return self.given + len(self.row.draft)
-
-    @property
-    def places(self) -> int:
-        """Places whose logits are wanted."""
-        return 1 + len(self.row.draft) if self.is_last else 0
 
 
 class GenerationEngine:
@@ -138,7 +115,7 @@ class GenerationEngine:
             self._fail(parts, error)
             return 0
         self._advance(parts, logits)
-        return sum(part.count for part in parts)
+        return sum(part.count for _, part in parts)
 
     def drain(self, error: PadserveError) -> None:
         """End everything with an error. Not while a step runs."""
@@ -231,10 +208,10 @@ class GenerationEngine:
         for one, source in zip(starting, encoded, strict=True):
             one.encoded = source
 
-    def _schedule(self) -> list[_Part]:
+    def _schedule(self) -> list[tuple[Generation, Part]]:
         """Rows that run now and how many of their tokens, rows of one generation side by side."""
         budget = self._limits.step_tokens
-        parts: list[_Part] = []
+        parts: list[tuple[Generation, Part]] = []
         for generation in list(self._running):
             if generation not in self._running:
                 continue  # put back for the sake of an older one
@@ -250,12 +227,12 @@ class GenerationEngine:
                 if not self._make_room(generation, row, row.table.computed + count):
                     break
                 budget -= count
-                parts.append(_Part(generation, row, count))
-        parts = [part for part in parts if part.generation in self._running]
-        self._draft(parts, budget)
+                parts.append((generation, Part(row, count, generation.encoded)))
+        parts = [both for both in parts if both[0] in self._running]
+        self._draft([part for _, part in parts], budget)
         return parts
 
-    def _draft(self, parts: Sequence[_Part], budget: int) -> None:
+    def _draft(self, parts: Sequence[Part], budget: int) -> None:
         """Guess on where a row's last token runs, with what room the others leave in the step and in the cache."""
         for part in parts:
             row = part.row
@@ -296,50 +273,23 @@ class GenerationEngine:
         self._running.remove(generation)
         self._waiting.appendleft(generation)
 
-    def _run(self, parts: Sequence[_Part]) -> Tensor:
+    def _run(self, parts: Sequence[tuple[Generation, Part]]) -> Tensor:
         """Logits ``[places, vocab]`` of the rows whose last token ran: behind it and behind each token of the draft."""
-        ids: list[int] = []
-        positions: list[int] = []
-        spans, wanted = [], []
-        sources: list[tuple[Source, int]] = []
-        for part in parts:
-            row, first, count, encoded = part.row, part.row.table.computed, part.count, part.generation.encoded
-            spans.append(Span(len(ids), count, first, self._slots(row, first + count)))
-            ids += row.tokens[first : first + part.given] + row.draft
-            positions += spans[-1].positions
-            wanted += range(len(ids) - part.places, len(ids))
-            if encoded is not None:
-                if sources and sources[-1][0] is encoded:
-                    sources[-1] = (encoded, sources[-1][1] + count)
-                else:
-                    sources.append((encoded, count))
-        attention = StepAttention(self._store, spans)
-        step = Step(
-            torch.tensor(ids),
-            torch.tensor(positions),
-            attention,
-            torch.tensor(wanted, dtype=torch.long),
-            tuple(sources),
-        )
+        step = make_step([part for _, part in parts], self._store, self.pool.block_size)
         return self._generator.step(step)
 
-    def _slots(self, row: Row, count: int) -> Tensor:
-        size = self.pool.block_size
-        blocks = torch.tensor(row.table.blocks)
-        return (blocks[:, None] * size + torch.arange(size)).flatten()[:count]
-
-    def _advance(self, parts: Sequence[_Part], logits: Tensor) -> None:
+    def _advance(self, parts: Sequence[tuple[Generation, Part]], logits: Tensor) -> None:
         best = logits.argmax(-1).tolist()
         finite = (torch.isfinite(logits).any(-1) & ~torch.isnan(logits).any(-1)).tolist()
         ready: dict[int, range] = {}  # row -> its places in the logits
         first = 0
-        for part in parts:
+        for _, part in parts:
             places = range(first, first + part.places)
             first, row = places.stop, part.row
             row.table.computed += part.count
             if places:
-                ready[id(row)] = _sound(row, places, finite)
-        for generation in list(dict.fromkeys(part.generation for part in parts)):
+                ready[id(row)] = sound_places(row, places, finite)
+        for generation in list(dict.fromkeys(generation for generation, _ in parts)):
             search = generation.search
             assert search is not None
             if generation.source is None:
@@ -359,16 +309,9 @@ class GenerationEngine:
                 self._running.remove(generation)
                 self._end(generation, search.outputs())
 
-    def _fail(self, parts: Sequence[_Part], error: Exception) -> None:
+    def _fail(self, parts: Sequence[tuple[Generation, Part]], error: Exception) -> None:
         """A step that raises ends the generations that were in it."""
         logger.error("a step of %d rows failed", len(parts), exc_info=error)
-        for generation in dict.fromkeys(part.generation for part in parts):
+        for generation in dict.fromkeys(generation for generation, _ in parts):
             self._running.remove(generation)
             self._end(generation, InternalError(f"the model failed on this input ({type(error).__name__})"))
-
-
-def _sound(row: Row, places: range, finite: Sequence[bool]) -> range:
-    """The places up to the first that is not finite, but for a row's own: no guess makes a row fail."""
-    broken = next((place for place in places[1:] if not finite[place]), places.stop)
-    del row.draft[broken - places.start - 1 :]
-    return range(places.start, broken)

@@ -9,6 +9,8 @@ from padserve.core import GenerationOptions, SpeculationSpec
 
 SHORTEST, LONGEST = 2, 16
 """Tokens that must match, and beyond which a match counts as no better."""
+REACH = 2
+"""Tokens that are guessed for each one that matches, at most."""
 CANDIDATES = 32
 """Earlier places that are looked at in a step, latest first."""
 BREAK = -1
@@ -85,7 +87,9 @@ class NgramDrafter:
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
         self._index.extend(tokens[len(self._index.text) - self._before :])
         end, length = self._index.find()
-        return self._index.after(end, min(most, self._length)) if length >= self._asked else []
+        if length < self._asked:
+            return []
+        return self._index.after(end, min(most, self._length, REACH * length))
 
     def learn(self, drafted: int, accepted: int) -> None:
         if accepted == 0:
