@@ -142,6 +142,17 @@ class TokenDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculated:
+    """What speculation came to. ``drafted``: tokens that were guessed, ``accepted``: those of them that the output has,
+    ``steps``: of the model that it took."""
+
+    method: str
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Generated:
     """A finished output. ``tokens``: generated ones only, the end token included. ``score``: of a beam."""
 
@@ -149,6 +160,7 @@ class Generated:
     reason: FinishReason
     score: float | None = None
     details: tuple[TokenDetails, ...] = ()
+    speculation: Speculated | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +209,17 @@ class GenerationOptions:
     begin_suppress_tokens: tuple[int, ...] = ()
     min_length: int = 0  # of the decoder's tokens, prompt included
     logprobs: int | None = None
+    speculation: "SpeculationSpec | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSpec:
+    """A way to guess the next tokens, and how many at most in a step. ``reads_source``: an encoder-decoder's source has
+    the ids of its output, so that guesses can be taken from it."""
+
+    method: str
+    max_draft_tokens: int
+    reads_source: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +233,4 @@ class GenerationSpec:
     needs_source: bool = False  # what the encoder reads depends on the source language
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the checkpoint's task_specific_params
     chat_template: bool = False  # whether the tokenizer has one
+    speculation: SpeculationSpec | None = None  # as configured

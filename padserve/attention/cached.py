@@ -1,8 +1,8 @@
 """Keys and values of all generated sequences, and the attention of one step over them.
 
 Layout on a CPU: one tensor a layer, ``[slots, num_kv_heads, head_dim]``, a block being ``block_size`` consecutive
-slots. Sequences that give one token each attend together, gathered to the longest of those that are about as long; a
-sequence that gives several (a prompt's part, a draft to verify) attends by itself.
+slots. Sequences that give one token each attend together, gathered to the longest of those that are about as long, and
+so do those that give a few (a draft to verify); one that gives many (a prompt's part) attends by itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,24 +14,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Bias = Callable[[Tensor, int], Tensor]
-"""(positions ``[rows]`` of queries, keys) -> ``[rows, num_heads, keys]``, added to the scores."""
+Bias = Callable[[Tensor, Tensor], Tensor]
+"""Positions of queries ``[sequences, width]`` and of keys ``[sequences, longest]`` -> what is added to the scores,
+``[sequences, num_heads, width, longest]``."""
 NO_SLOT = 0
 WASTE = 1.5
 """Rows attend together while the longest is at most so many times as long as the shortest, or short itself."""
 SHORT = 64
+FEW = 32
 
 
 @dataclass(frozen=True)
 class Span:
     """One sequence's part of a step: rows ``start .. start + count`` of the stream, tokens ``first .. first + count``
-    of the sequence, which stand in ``blocks`` of ``block_size`` tokens."""
+    of the sequence, which stand in ``blocks`` of ``block_size`` tokens.
+
+    ``parents``: where its new tokens are a tree, the one before each, as a place among them; -1 for the token before
+    them all. A parent stands before its children. None: each comes after the one before.
+    """
 
     start: int
     count: int
     first: int
     blocks: Sequence[int]
     block_size: int
+    parents: tuple[int, ...] | None = None
 
     @property
     def total(self) -> int:
@@ -42,6 +49,16 @@ class Span:
         """Where its tokens stand, up to the last of this step: ``[first + count]``."""
         starts = torch.tensor(self.blocks)[:, None] * self.block_size
         return (starts + torch.arange(self.block_size)).flatten()[: self.total]
+
+    @property
+    def positions(self) -> list[int]:
+        """In the sequence, of each new token."""
+        if self.parents is None:
+            return list(range(self.first, self.total))
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(self.first if parent < 0 else found[parent] + 1)
+        return found
 
 
 class KVStore:
@@ -79,9 +96,7 @@ class StepAttention:
         self._store = store
         self.spans = tuple(spans)
         self._written = torch.cat([span.slots[span.first :] for span in spans])
-        singles = sorted((span for span in spans if span.count == 1), key=lambda span: span.total)
-        self._groups = [_Group.of(part) for part in _alike(singles)]
-        self._several = [span for span in spans if span.count > 1]
+        self._groups = [_Group(part) for part in _alike(spans)]
 
     def attend(
         self,
@@ -103,69 +118,78 @@ class StepAttention:
         grouped = query.shape[1] != key.shape[1]
         for group in self._groups:
             k, v = keys[group.slots].transpose(1, 2), values[group.slots].transpose(1, 2)
-            q = query[group.rows][:, :, None]  # [sequences, num_heads, 1, head_dim]
+            q = query[group.rows].transpose(1, 2)  # [sequences, num_heads, width, head_dim]
             mask = group.mask(window, bias, query.dtype)
             attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
-            output[group.rows] = attended[:, :, 0]
-        for span in self._several:
-            rows = slice(span.start, span.start + span.count)
-            q = query[rows].transpose(0, 1)[None]
-            k, v = keys[span.slots].transpose(0, 1)[None], values[span.slots].transpose(0, 1)[None]
-            mask = _causal(span, window, bias, query.dtype)
-            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
-            output[rows] = attended[0].transpose(0, 1)
+            output[group.rows] = attended.transpose(1, 2)
         return output
 
 
-def _alike(singles: Sequence[Span]) -> list[list[Span]]:
-    """Sequences in order of length, in groups of like length."""
+def _alike(spans: Sequence[Span]) -> list[list[Span]]:
+    """Sequences in groups of like length, those that give one token, a few and many apart."""
     groups: list[list[Span]] = []
-    for span in singles:
-        if groups and span.total <= max(SHORT, WASTE * groups[-1][0].total):
+    for span in sorted(spans, key=lambda span: (min(span.count, 2), span.total)):
+        if groups and _is_like(groups[-1][0], span):
             groups[-1].append(span)
         else:
             groups.append([span])
     return groups
 
 
-@dataclass(frozen=True, slots=True)
+def _is_like(shortest: Span, span: Span) -> bool:
+    alike = (shortest.count == 1) == (span.count == 1) and max(shortest.count, span.count) <= FEW
+    return alike and span.total <= max(SHORT, WASTE * shortest.total)
+
+
 class _Group:
-    """Sequences that give one token each. ``slots``: ``[sequences, longest]``, `NO_SLOT` beyond a sequence's end."""
+    """Sequences that attend together. ``rows``: ``[sequences, width]`` of the stream, a sequence's last one repeated
+    beyond its end. ``slots``: ``[sequences, longest]``, `NO_SLOT` beyond it."""
 
-    rows: Tensor
-    slots: Tensor
-    totals: Tensor
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.slots = torch.nn.utils.rnn.pad_sequence(
+            [span.slots for span in spans], batch_first=True, padding_value=NO_SLOT
+        )
+        starts, counts, firsts = torch.tensor([(span.start, span.count, span.first) for span in spans]).T[:, :, None]
+        places = torch.minimum(torch.arange(max(span.count for span in spans)), counts - 1)
+        self.rows = starts + places
+        self._queries = firsts + places  # positions, [sequences, width]
+        self._keys = torch.arange(self.slots.shape[1]).repeat(len(spans), 1)  # positions, [sequences, longest]
+        self._seen = self._keys[:, None] <= self._queries[:, :, None]
+        for index, span in enumerate(spans):
+            if span.parents is not None:
+                self._grow(index, span, places[index])
+        self._masks: dict[tuple[int | None, Bias | None], Tensor | None] = {}
 
-    @classmethod
-    def of(cls, spans: Sequence[Span]) -> "_Group":
-        slots = torch.nn.utils.rnn.pad_sequence([span.slots for span in spans], batch_first=True, padding_value=NO_SLOT)
-        rows = torch.tensor([span.start for span in spans])
-        return cls(rows, slots, torch.tensor([span.total for span in spans]))
+    def _grow(self, index: int, span: Span, places: Tensor) -> None:
+        """A sequence's new tokens are a tree."""
+        positions, new = torch.tensor(span.positions), slice(span.first, span.total)
+        self._queries[index] = positions[places]
+        self._keys[index, new] = positions
+        self._seen[index, :, new] = _ancestors(span)[places]
+        self._seen[index, :, span.total :] = False
 
     def mask(self, window: int | None, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
-        """``[sequences, 1 or num_heads, 1, longest]``; None where every key is seen."""
-        longest = self.slots.shape[1]
-        places = torch.arange(longest)
-        seen = places[None] < self.totals[:, None]
+        """``[sequences, 1 or num_heads, width, longest]``; None where every key is seen. Made once for like layers."""
+        if (window, bias) not in self._masks:
+            self._masks[window, bias] = self._mask(window, bias, dtype)
+        return self._masks[window, bias]
+
+    def _mask(self, window: int | None, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
+        seen = self._seen
         if window is not None:
-            seen &= places[None] >= self.totals[:, None] - window
+            seen = seen & (self._keys[:, None] > self._queries[:, :, None] - window)
         if bias is not None:
-            added = bias(self.totals - 1, longest).to(dtype)
-            return added.masked_fill(~seen[:, None], float("-inf"))[:, :, None]
-        return None if bool(seen.all()) else seen[:, None, None]
+            return bias(self._queries, self._keys).to(dtype).masked_fill(~seen[:, None], float("-inf"))
+        return None if bool(seen.all()) else seen[:, None]
 
 
-def _causal(span: Span, window: int | None, bias: Bias | None, dtype: torch.dtype) -> Tensor:
-    """``[1, 1 or num_heads, count, total]``."""
-    queries = torch.arange(span.first, span.total)
-    places = torch.arange(span.total)
-    seen = places[None] <= queries[:, None]
-    if window is not None:
-        seen &= places[None] > queries[:, None] - window
-    if bias is not None:
-        added = bias(queries, span.total).to(dtype)  # [count, num_heads, total]
-        return added.masked_fill(~seen[:, None], float("-inf")).transpose(0, 1)[None]
-    return seen[None, None]
+def _ancestors(span: Span) -> Tensor:
+    """``[count, count]``: which of a tree's tokens each of them comes after, itself included."""
+    seen = torch.eye(span.count, dtype=torch.bool)
+    for place, parent in enumerate(span.parents or ()):
+        if parent >= 0:
+            seen[place] |= seen[parent]
+    return seen
 
 
 NAME = "padserve_cached"

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from padserve.config.structs import Config, ModelConfig, ServerConfig
+from padserve.config.structs import Config, ModelConfig, ServerConfig, SpeculationConfig
 from padserve.errors import ConfigError
 
-LATER = ("generation", "cache", "speculation")
+LATER = ("generation", "cache")
 MODEL_WIDE = ("dtype", "batching", "max_batch_tokens", "max_wait_ms")
 """Keys of a model that the environment and flags set for all models at once."""
 
@@ -44,6 +44,9 @@ def _check_model(model: Mapping[str, Any], path: str) -> None:
         if key in model:
             raise ConfigError(f"{path}{key}: this version generates with its own settings; these tables come later")
     _check(model, field_names(ModelConfig), path)
+    speculation = model.get("speculation")
+    if isinstance(speculation, Mapping):
+        _check(speculation, field_names(SpeculationConfig), f"{path}speculation.")
 
 
 def _check(data: Mapping[str, Any], known: Iterable[str], path: str) -> None:

@@ -28,6 +28,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_format: Literal["json", "text"] = "json"
 
 
+class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a generating model's next tokens are guessed. ``draft``: the model that guesses, where the method has one."""
+
+    method: Literal["ngram"]
+    draft: str = ""
+    max_draft_tokens: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+
+    def __post_init__(self) -> None:
+        if self.draft:
+            raise ValueError(f"{self.method} guesses from the text itself and takes no draft, got {self.draft!r}")
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``dtype`` "": float32 on a CPU, bfloat16 on a GPU. ``tasks`` empty: what the checkpoint can do."""
 
@@ -42,6 +54,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_wait_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
     default: bool = False
     trust_remote_code: bool = False
+    speculation: SpeculationConfig | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from padserve.config.structs import Config, ModelConfig, ServerConfig
+from padserve.config.structs import Config, ModelConfig, ServerConfig, SpeculationConfig
 from padserve.errors import ConfigError
 
 
@@ -60,7 +60,7 @@ def _shown(value: Any) -> str:
 
 def _choices(key: str) -> str:
     """The values that a key of few values can have."""
-    for struct in (ServerConfig, ModelConfig):
+    for struct in (ServerConfig, ModelConfig, SpeculationConfig):
         hint = get_type_hints(struct).get(key)
         if get_origin(hint) is Literal:
             return f"; choose from {', '.join(value for value in get_args(hint) if value)}"

@@ -87,6 +87,9 @@ class BlockPool:
         missing = max(self.blocks_for(tokens) - len(table.blocks), 0)
         if len(shared) + missing > self.available:
             raise OutOfBlocks
+        for block in table.blocks[first_written:]:
+            if self._holders[block] == 1:
+                self._forget(block)  # it was rolled back, and what is written there now is something else
         copies = []
         for place in shared:
             old, new = table.blocks[place], self._take()
@@ -106,9 +109,6 @@ class BlockPool:
         """Forget tokens from ``computed`` on, and give back the blocks that held nothing else."""
         table.computed = min(table.computed, computed)
         keep = self.blocks_for(table.computed)
-        for block in table.blocks[table.computed // self.block_size : keep]:
-            if self._holders[block] == 1:
-                self._forget(block)  # what is written there next is something else
         for block in table.blocks[keep:]:
             self._release(block)
         del table.blocks[keep:]

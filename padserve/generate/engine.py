@@ -15,17 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from padserve.attention.cached import Span
 from padserve.core import Emitted, Generated
 from padserve.errors import DeadlineExceeded, InternalError, NonfiniteOutput, PadserveError
 from padserve.generate.blocks import BlockPool, OutOfBlocks
+from padserve.generate.parts import Part, make_step, sound_places
 from padserve.generate.search.base import Search, free_all
 from padserve.generate.sequence import Row
-from padserve.models.generators.base import Generator, Scores, Step
+from padserve.models.generators.base import Generator, Scores
 
 logger = logging.getLogger(__name__)
+NO_LIMIT = 1_000_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -58,8 +57,17 @@ class EngineLimits:
 
 
 class GenerationEngine:
-    def __init__(self, generator: Generator, pool: BlockPool, limits: EngineLimits | None = None) -> None:
+    """``on_speculated(method, drafted, accepted)``: called for every row with a speculation that got tokens."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        pool: BlockPool,
+        limits: EngineLimits | None = None,
+        on_speculated: Callable[[str, int, int], None] | None = None,
+    ) -> None:
         self._generator, self.pool, self._limits = generator, pool, limits or EngineLimits()
+        self._on_speculated = on_speculated
         self._store = generator.new_store(pool.num_blocks, pool.block_size)
         self._lock = threading.Lock()
         self._inbox: deque[Generation] = deque()
@@ -104,7 +112,7 @@ class GenerationEngine:
             self._fail(parts, error)
             return 0
         self._advance(parts, scores)
-        return sum(count for _, _, count in parts)
+        return sum(part.count for _, part in parts)
 
     def drain(self, error: PadserveError) -> None:
         """End everything with an error. Not while a step runs."""
@@ -118,6 +126,15 @@ class GenerationEngine:
 
     def free(self, row: Row) -> None:
         self.pool.free(row.table)
+
+    def settle(self, row: Row, accepted: int) -> None:
+        if row.speculation is None:
+            return
+        drafted, row.draft = len(row.draft), []
+        self.pool.roll_back(row.table, len(row.tokens) - 1)
+        row.speculation.learn(drafted, accepted)
+        if self._on_speculated is not None:
+            self._on_speculated(row.speculation.counts.method, drafted, accepted)
 
     def _receive(self) -> None:
         with self._lock:
@@ -187,10 +204,10 @@ class GenerationEngine:
         for one, source in zip(starting, encoded, strict=True):
             one.encoded = source
 
-    def _schedule(self) -> list[tuple[Generation, Row, int]]:
-        """Rows that run now and how many of their pending tokens, rows of one generation side by side."""
+    def _schedule(self) -> list[tuple[Generation, Part]]:
+        """Rows that run now and how many of their tokens, rows of one generation side by side."""
         budget = self._limits.step_tokens
-        parts: list[tuple[Generation, Row, int]] = []
+        parts: list[tuple[Generation, Part]] = []
         for generation in list(self._running):
             if generation not in self._running:
                 continue  # put back for the sake of an older one
@@ -206,24 +223,43 @@ class GenerationEngine:
                 if not self._make_room(generation, row, row.table.computed + count):
                     break
                 budget -= count
-                parts.append((generation, row, count))
-        return [part for part in parts if part[0] in self._running]
+                parts.append((generation, Part(row, count, generation.encoded)))
+        parts = [both for both in parts if both[0] in self._running]
+        self._draft([part for _, part in parts], budget)
+        return parts
+
+    def _draft(self, parts: Sequence[Part], budget: int) -> None:
+        """Guess on where a row's last token runs, with what room the others leave in the step and in the cache."""
+        for part in parts:
+            row = part.row
+            if row.speculation is None or not part.is_last:
+                continue
+            room = min(budget, (self._generator.window or NO_LIMIT) - len(row.tokens))
+            draft = row.speculation.propose(row.tokens, room)
+            if draft and self._has_room(row, len(row.tokens) + len(draft)):
+                row.draft = draft
+                budget -= len(draft)
+
+    def _has_room(self, row: Row, tokens: int) -> bool:
+        """Take blocks for a row if there are any, at nobody's expense."""
+        try:
+            self._store.copy_blocks(self.pool.extend(row.table, tokens))
+        except OutOfBlocks:
+            return False
+        return True
 
     def _make_room(self, generation: Generation, row: Row, tokens: int) -> bool:
         """Blocks for a row, at the expense of newer generations if need be. False when its own was put back."""
-        while True:
-            try:
-                self._store.copy_blocks(self.pool.extend(row.table, tokens))
-                return True
-            except OutOfBlocks:
-                newest = self._running[-1]
-                if newest is generation and len(self._running) == 1:
-                    self._running.remove(generation)
-                    self._end(generation, InternalError("the cache is too small for this request; see models.cache"))
-                    return False
-                self._put_back(newest)
-                if newest is generation:
-                    return False
+        while not self._has_room(row, tokens):
+            newest = self._running[-1]
+            if newest is generation and len(self._running) == 1:
+                self._running.remove(generation)
+                self._end(generation, InternalError("the cache is too small for this request; see models.cache"))
+                return False
+            self._put_back(newest)
+            if newest is generation:
+                return False
+        return True
 
     def _put_back(self, generation: Generation) -> None:
         """Give its cache up; its tokens are kept and computed again."""
@@ -233,63 +269,43 @@ class GenerationEngine:
         self._running.remove(generation)
         self._waiting.appendleft(generation)
 
-    def _run(self, parts: Sequence[tuple[Generation, Row, int]]) -> Scores:
-        """Of the rows whose last token ran."""
-        ids: list[int] = []
-        positions: list[int] = []
-        spans, wanted = [], []
-        sources: list[tuple[Any, int]] = []
-        for generation, row, count in parts:
-            first = row.table.computed
-            spans.append(Span(len(ids), count, first, row.table.blocks, self.pool.block_size))
-            ids += row.tokens[first : first + count]
-            positions += range(first, first + count)
-            if first + count == len(row.tokens):
-                wanted.append(len(ids) - 1)
-            if generation.encoded is not None:
-                if sources and sources[-1][0] is generation.encoded:
-                    sources[-1] = (generation.encoded, sources[-1][1] + count)
-                else:
-                    sources.append((generation.encoded, count))
-        step = Step(
-            torch.tensor(ids),
-            torch.tensor(positions),
-            self._store,
-            spans,
-            torch.tensor(wanted, dtype=torch.long),
-            tuple(sources),
-        )
+    def _run(self, parts: Sequence[tuple[Generation, Part]]) -> Scores:
+        """Of the rows whose last token ran: behind it and behind each token of the draft."""
+        step = make_step([part for _, part in parts], self._store, self.pool.block_size)
         return self._generator.step(step)
 
-    def _advance(self, parts: Sequence[tuple[Generation, Row, int]], scores: Scores) -> None:
-        ready: dict[int, int] = {}  # row -> its place in the logits
-        for _, row, count in parts:
-            row.table.computed += count
-            if row.table.computed == len(row.tokens):
-                ready[id(row)] = len(ready)
-        for generation in list(dict.fromkeys(generation for generation, _, _ in parts)):
+    def _advance(self, parts: Sequence[tuple[Generation, Part]], scores: Scores) -> None:
+        ready: dict[int, range] = {}  # row -> its places in the logits
+        first = 0
+        for _, part in parts:
+            places = range(first, first + part.places)
+            first, row = places.stop, part.row
+            row.table.computed += part.count
+            if places:
+                ready[id(row)] = sound_places(row, places, scores.sound)
+        for generation in list(dict.fromkeys(generation for generation, _ in parts)):
             search = generation.search
             assert search is not None
             if generation.source is None:
                 for row in search.rows:
                     self.pool.publish(row.table, row.tokens[: row.prompt])
-            places = [ready[id(row)] for row in search.rows if id(row) in ready]
-            if len(places) < len(search.rows) or not places:
+            if any(id(row) not in ready for row in search.rows):
                 continue  # a prompt, or some rows of it, are still being computed
-            if not all(scores.sound[place] for place in places):
+            chosen = [place for row in search.rows for place in ready[id(row)]]
+            if not all(scores.sound[place] for place in chosen):
                 self._running.remove(generation)
                 self._end(generation, NonfiniteOutput("the model returned NaN or infinity for this input"))
                 continue
-            emitted = search.consume(scores.logits[places], [scores.best[place] for place in places], self)
+            emitted = search.consume(scores.logits[chosen], [scores.best[place] for place in chosen], self)
             if emitted and not generation.aborted:
                 generation.on_tokens(emitted)
             if search.done:
                 self._running.remove(generation)
                 self._end(generation, search.outputs())
 
-    def _fail(self, parts: Sequence[tuple[Generation, Row, int]], error: Exception) -> None:
+    def _fail(self, parts: Sequence[tuple[Generation, Part]], error: Exception) -> None:
         """A step that raises ends the generations that were in it."""
         logger.error("a step of %d rows failed", len(parts), exc_info=error)
-        for generation in dict.fromkeys(generation for generation, _, _ in parts):
+        for generation in dict.fromkeys(generation for generation, _ in parts):
             self._running.remove(generation)
             self._end(generation, InternalError(f"the model failed on this input ({type(error).__name__})"))

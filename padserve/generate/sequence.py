@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from padserve.core import FinishReason, TokenDetails
 from padserve.generate.blocks import Table
 from padserve.generate.logits import RowState
+from padserve.generate.speculate.base import Speculation
 from padserve.text.stops import WatchedText
 
 
@@ -13,7 +14,8 @@ from padserve.text.stops import WatchedText
 class Row:
     """``tokens``: what the decoder has seen, prompt included, and the token that it is to see next. ``prompt``: how
     many of them were given. ``details``: of the generated ones, when asked for. ``state``: what rules keep of them,
-    ``text``: what the search for stop strings does."""
+    ``text``: what the search for stop strings does. ``draft``: guesses of what comes after ``tokens``, that the running
+    step computes too."""
 
     tokens: list[int]
     prompt: int
@@ -21,9 +23,11 @@ class Row:
     details: list[TokenDetails] = field(default_factory=list)
     state: RowState | None = None
     text: WatchedText | None = None
+    speculation: Speculation | None = None
+    draft: list[int] = field(default_factory=list)
 
     def fork(self, table: Table) -> "Row":
-        """A copy with a block table of its own."""
+        """A copy with a block table of its own, without a speculation."""
         state = None if self.state is None else self.state.fork()
         text = None if self.text is None else self.text.fork()
         return Row(list(self.tokens), self.prompt, table, list(self.details), state, text)

@@ -12,6 +12,7 @@ from padserve.generate.search.base import Search
 from padserve.generate.search.beam import BeamOptions, BeamSearch
 from padserve.generate.search.plain import PlainSearch
 from padserve.generate.sequence import Limits, Row
+from padserve.generate.speculate.table import make_speculation
 from padserve.text.stops import WatchedText
 
 
@@ -36,6 +37,7 @@ def make_search(options: GenerationOptions, watch: Callable[[], WatchedText]) ->
             sampler = None if sampling.greedy else Sampler(replace(sampling, min_tokens_to_keep=kept), options.seed)
             return BeamSearch(first, limits, rules, beams, options.logprobs, stops, sampler)
         indices = range(options.num_return_sequences)
+        first.speculation = make_speculation(options)
         chooses = [None if sampling.greedy else Sampler(sampling, options.seed, index) for index in indices]
         return PlainSearch(first, limits, rules, chooses, options.logprobs, stops)
 

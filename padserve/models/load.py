@@ -66,6 +66,8 @@ def load_model(model: ModelConfig, device: torch.device) -> LoadedModel:
 
     Errors: `ConfigError`, also when no allowed way of running passes the check.
     """
+    if model.speculation is not None:
+        raise ConfigError(f"models.{model.name}.speculation: only models that generate text speculate")
     return load_fastest(model, device, _load) if model.dtype == "auto" else _load(model, device)
 
 

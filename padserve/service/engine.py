@@ -53,8 +53,11 @@ class Generating:
     worker: GenerationWorker
 
     def live(self) -> dict[str, Any]:
-        engine = self.worker.engine
+        engine, generation = self.worker.engine, self.loaded.spec.generation
+        chosen = None if generation is None else generation.speculation
+        told = None if chosen is None else {"method": chosen.method, "max_draft_tokens": chosen.max_draft_tokens}
         return {
+            "speculation": told,
             "why": self.loaded.why,
             "deviation": self.loaded.load_error,
             "running": engine.running,
@@ -157,7 +160,7 @@ class Engine:
         pool = BlockPool(CACHE_TOKENS // BLOCK_SIZE, BLOCK_SIZE)
         worker = GenerationWorker(
             config.name,
-            GenerationEngine(loaded.generator, pool),
+            GenerationEngine(loaded.generator, pool, on_speculated=partial(self._metrics.speculated, config.name)),
             partial(set_threads, self.placement.threads),
             lambda tokens: None,
         )

@@ -1,7 +1,7 @@
 """What the generating tasks share: request fields, and how each input goes on by them and the checkpoint's defaults."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -10,6 +10,7 @@ from padserve.core import Emitted, Generated, GenerationOptions, GenerationSpec,
 from padserve.errors import EmptyInput, InputTooLong, InvalidField
 from padserve.tasks.base import Plan, Task, TaskRequest, TaskResult, Unit, as_list, plan_each
 from padserve.tasks.direction import direct
+from padserve.tasks.speculation import speculation_of
 from padserve.text.bad_words import bad_word_ids
 from padserve.text.detokenize import Detokenizer
 from padserve.text.languages import Directed
@@ -60,6 +61,8 @@ class GeneratingRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_f
     target_lang: LanguageCode | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     details: bool = False
+    speculation: str = "auto"
+    max_draft_tokens: Annotated[int, msgspec.Meta(ge=1, le=64)] | None = None
     stream: bool = False
 
 
@@ -86,10 +89,20 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: list[TokenLogprobs] | None = None
 
 
-class GeneratingResult(TaskResult, frozen=True, kw_only=True):
-    """``outputs``: best first."""
+class SpeculationCounts(msgspec.Struct, frozen=True):
+    """Tokens that were drafted and those of them that the output has, in so many steps of the model."""
+
+    method: str
+    drafted: int
+    accepted: int
+    steps: int
+
+
+class GeneratingResult(TaskResult, frozen=True, kw_only=True, omit_defaults=True):
+    """``outputs``: best first. ``speculation``: where tokens were drafted, or would have been."""
 
     outputs: list[Output]
+    speculation: SpeculationCounts | None = None
 
 
 class TokenEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -195,6 +208,7 @@ def asked_of(
         **{**settled, **forced},
     )
     _check(options, spec)
+    options = replace(options, speculation=speculation_of(request, options, generation))
     echoed = given if request.echo and not generation.is_seq2seq else ()
     return Ask(options, len(given), tokens.truncated, (*echoed, *prefix))
 
@@ -329,6 +343,19 @@ def text_of(output: Generated, ask: Ask, tokenizer: Tokenizer) -> str:
 TokenText = Callable[[int], str]
 
 
+def counts_of(outputs: Sequence[Generated]) -> SpeculationCounts | None:
+    """What speculation came to in all outputs together."""
+    counts = [output.speculation for output in outputs if output.speculation is not None]
+    if not counts:
+        return None
+    return SpeculationCounts(
+        counts[0].method,
+        sum(one.drafted for one in counts),
+        sum(one.accepted for one in counts),
+        sum(one.steps for one in counts),
+    )
+
+
 def logprobs_of(details: TokenDetails, text: TokenText) -> TokenLogprobs:
     """``text``: how a token is shown."""
     top = [LogprobOf(one.token_id, text(one.token_id), one.logprob) for one in details.top]
@@ -394,6 +421,7 @@ class GeneratingTask(Task[RequestT]):
             tokens=ask.input_tokens,
             truncated=ask.truncated,
             outputs=[self._output(request, ask, output, tokenizer) for output in outputs],
+            speculation=counts_of(outputs),
         )
 
     def _output(self, request: RequestT, ask: Ask, output: Generated, tokenizer: Tokenizer) -> Output:

@@ -36,6 +36,10 @@ class Metrics:
         self._post_s = self._histogram("post_seconds", "Turning outputs into results.", SECONDS)
         self._tokens_in = self._counter("tokens_in", "Input tokens run.", "model")
         self._tokens_out = self._counter("tokens_out", "Tokens generated.", "model")
+        labels = ("model", "method")
+        self._drafted = self._counter("speculation_drafted", "Tokens guessed and run.", *labels)
+        self._accepted = self._counter("speculation_accepted", "Guessed tokens that came true.", *labels)
+        self._speculation_steps = self._counter("speculation_steps", "Steps of sequences that guess.", *labels)
         self._rejected = self._counter("rejected", "Requests refused, by reason.", "reason")
         self._cancelled = self._counter("cancelled", "Requests cancelled after they were queued.", "model")
         self._failed_items = self._counter("failed_items", "Sequences that ended in an error.", "model")
@@ -78,6 +82,13 @@ class Metrics:
 
     def tokens_out(self, model: str, tokens: int) -> None:
         self._tokens_out.labels(self._known(model)).inc(tokens)
+
+    def speculated(self, model: str, method: str, drafted: int, accepted: int) -> None:
+        """A sequence's step, with a draft or none."""
+        labels = self._known(model), method
+        self._drafted.labels(*labels).inc(drafted)
+        self._accepted.labels(*labels).inc(accepted)
+        self._speculation_steps.labels(*labels).inc()
 
     def rejected(self, reason: str) -> None:
         """``reason``: an error's code, never a client's words."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from padserve.config.load import load_config
+from padserve.config.structs import SpeculationConfig
 from padserve.errors import ConfigError
 from padserve.starter.table import BUNDLED
 
@@ -101,11 +102,32 @@ def test_an_unknown_environment_variable_is_named_with_the_nearest(name: str) ->
     assert f"did you mean {name.replace('PROT', 'PORT')}?" in message
 
 
-@pytest.mark.parametrize("key", ["generation", "cache", "speculation"])
+@pytest.mark.parametrize("key", ["generation", "cache"])
 def test_tables_of_generating_models_are_refused(tmp_path: Path, key: str) -> None:
     message = refused(write(tmp_path, f"{MODEL}[models.{key}]\n"))
     assert f"models[0].{key}" in message
     assert "come later" in message
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ('method = "eagle3"\n', ["models[0].speculation.method", "eagle3", "choose from ngram"]),
+        ('method = "draft"\ndraft = "small"\n', ["models[0].speculation.method", "choose from ngram"]),
+        ('method = "ngram"\ndraft = "small"\n', ["models[0].speculation", "takes no draft"]),
+        ('method = "ngram"\nmax_drafts = 3\n', ["did you mean models[0].speculation.max_draft_tokens?"]),
+        ('method = "ngram"\nmax_draft_tokens = 0\n', ["models[0].speculation.max_draft_tokens", "it is 0"]),
+        ("max_draft_tokens = 3\n", ["models[0].speculation", "method"]),
+    ],
+)
+def test_speculation_that_is_not_served_says_what_is(tmp_path: Path, lines: str, says: list[str]) -> None:
+    message = refused(write(tmp_path, f"{MODEL}[models.speculation]\n{lines}"))
+    assert [word for word in says if word not in message] == [], message
+
+
+def test_speculation_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, f'{MODEL}[models.speculation]\nmethod = "ngram"\nmax_draft_tokens = 3\n')
+    assert load_config(str(path), {}).models[0].speculation == SpeculationConfig(method="ngram", max_draft_tokens=3)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "fp32", "FLOAT32", "int4"])

@@ -39,6 +39,8 @@ def write_config(path: Path, server: Mapping[str, Any], models: Sequence[Mapping
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
     return json.dumps(str(value) if isinstance(value, Path) else value)
 
 

@@ -20,6 +20,7 @@ from tests.generate.models import CAUSAL, SEQ2SEQ, randomize
 from tests.models.conftest import WORDS, train_tokenizer
 
 WINDOW = 128
+SPECULATING = ("gpt2", "marian")
 MODELS = {"llama": "generate", "gpt2": "generate", "marian": "translate", "t5": "generate"}
 
 
@@ -42,6 +43,9 @@ def generators(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def running(generators: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder, port = tmp_path_factory.mktemp("generating"), free_port()
     models = [{"name": name, "source": path} for name, path in generators.items()]
+    for model in models:
+        if model["name"] in SPECULATING:
+            model["speculation"] = {"method": "ngram", "max_draft_tokens": 6}  # type: ignore[assignment]
     config = write_config(folder / "padserve.toml", {"port": port, "max_queue_tokens": 4000}, models)
     server = launch(folder, config, port=port)
     try:
@@ -390,3 +394,52 @@ def test_models_tell_what_they_serve(client: httpx.Client) -> None:
         "tokenize",
     }
     assert set(found["llama"]) == {"generate", "tokenize"}
+
+
+REPEATS = "the quick brown fox jumps over the quick brown fox jumps over the quick brown"
+
+
+@pytest.mark.parametrize("model", SPECULATING)
+def test_speculation_changes_the_counts_only(client: httpx.Client, stocks: dict[str, Stock], model: str) -> None:
+    before = {
+        name: total(client, f"padserve_speculation_{name}_total", model=model, method="ngram")
+        for name in ("drafted", "accepted", "steps")
+    }
+    options: dict[str, Any] = {"max_new_tokens": 60, "logprobs": 2, "ignore_eos": True, "stop": ["zzz"], "num_beams": 1}
+    plain = only(ask(client, model, REPEATS, speculation="off", **options))
+    guessed = only(ask(client, model, REPEATS, **options))
+    named = only(ask(client, model, REPEATS, speculation="ngram", max_draft_tokens=1, **options))
+    assert "speculation" not in plain
+    counts = guessed.pop("speculation")
+    assert counts["method"] == "ngram"
+    assert 0 < counts["accepted"] <= counts["drafted"]
+    assert counts["accepted"] + counts["steps"] == 60
+    few = named.pop("speculation")
+    assert few["drafted"] <= few["steps"]
+    for entry in (guessed, named):
+        assert entry["outputs"][0]["token_ids"] == plain["outputs"][0]["token_ids"]
+        assert entry["outputs"][0]["text"] == plain["outputs"][0]["text"]
+        for one, other in zip(entry["outputs"][0]["logprobs"], plain["outputs"][0]["logprobs"], strict=True):
+            assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
+    for name, value in before.items():
+        now = total(client, f"padserve_speculation_{name}_total", model=model, method="ngram")
+        assert now - value == counts[name] + few[name]
+    streamed = events(ask(client, model, REPEATS, stream=True, **options))
+    assert streamed[-1][1]["outputs"][0]["token_ids"] == plain["outputs"][0]["token_ids"]
+    assert streamed[-1][1]["speculation"] == counts
+    assert "".join(data["text"] for name, data in streamed if name == "token") == plain["outputs"][0]["text"]
+    assert client.get(f"/models/{model}").json()["speculation"] == {"method": "ngram", "max_draft_tokens": 6}
+
+
+def test_speculation_that_cannot_be(client: httpx.Client) -> None:
+    """Named, it is refused; by default there is none."""
+    for model, name, known in (("llama", "ngram", "auto, off"), ("gpt2", "eagle3", "auto, off, ngram"), ("t5", "", "")):
+        found = problem(ask(client, model, "a dog", speculation=name), 422, "invalid_field")
+        assert known in found["detail"]
+    for options in ({"num_beams": 2}, {"do_sample": True}, {"do_sample": True, "num_return_sequences": 2}):
+        assert "greedy" in problem(ask(client, "gpt2", "a dog", speculation="ngram", **options), 422)["detail"]
+        assert "speculation" not in only(ask(client, "gpt2", "a dog", **options))
+    assert "speculation" in only(ask(client, "gpt2", "a dog", do_sample=True, temperature=0, speculation="ngram"))
+    assert "speculation" not in only(ask(client, "llama", "a dog", max_draft_tokens=4))
+    for wrong in ({"max_draft_tokens": 0}, {"max_draft_tokens": 65}, {"speculation": True}):
+        problem(ask(client, "gpt2", "a dog", **wrong), 422)

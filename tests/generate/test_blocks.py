@@ -112,6 +112,18 @@ def test_what_is_rolled_back_is_not_found() -> None:
     assert (table.blocks, pool.used) == ([], 0)
 
 
+def test_a_block_that_its_last_holder_writes_again_is_not_found() -> None:
+    """It was shared when it was rolled back, and is no more when it is written."""
+    pool, table = BlockPool(10, SIZE), Table()
+    write(pool, table, 8)
+    pool.publish(table, list(range(8)))
+    other = pool.fork(table)
+    pool.roll_back(table, 6)
+    pool.free(other)
+    assert write(pool, table, 8) == []
+    assert pool.find_prefix([*range(8), 0]).computed == 4
+
+
 actions = st.lists(
     st.tuples(
         st.sampled_from(["start", "grow", "fork", "free", "roll_back", "publish"]),
@@ -166,3 +178,79 @@ def test_blocks_are_neither_lost_nor_given_twice(given: list[tuple[str, int, int
         pool.free(table)
     assert pool.used == 0
     assert pool.available == num_blocks - 1
+
+
+class Contents:
+    """A pool whose blocks really hold tokens, and sequences that write, fork, verify drafts and take them back."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.pool = BlockPool(num_blocks, SIZE)
+        self.blocks: list[list[int]] = [[0] * SIZE for _ in range(num_blocks)]
+        self.rows: list[tuple[Table, list[int]]] = []
+
+    def start(self, tokens: list[int]) -> None:
+        table = self.pool.find_prefix(tokens)
+        self.rows.append((table, tokens[: table.computed]))
+
+    def write(self, row: int, tokens: list[int]) -> None:
+        table, known = self.rows[row]
+        try:
+            copies = self.pool.extend(table, len(known) + len(tokens))
+        except OutOfBlocks:
+            return
+        for source, target in copies:
+            self.blocks[target] = list(self.blocks[source])
+        for place, token in enumerate(tokens, len(known)):
+            self.blocks[table.blocks[place // SIZE]][place % SIZE] = token
+        known += tokens
+        table.computed = len(known)
+
+    def take_back(self, row: int, count: int) -> None:
+        table, known = self.rows[row]
+        del known[max(len(known) - count, 0) :]
+        self.pool.roll_back(table, len(known))
+
+    def read(self, row: int) -> list[int]:
+        table = self.rows[row][0]
+        return [self.blocks[table.blocks[place // SIZE]][place % SIZE] for place in range(table.computed)]
+
+
+verified = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "write", "take_back", "fork", "publish", "free"]),
+        st.integers(0, 9),
+        st.lists(st.integers(1, 2), min_size=1, max_size=9),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(verified, st.integers(6, 30))
+def test_every_sequence_reads_what_it_wrote(actions: list[tuple[str, int, list[int]]], num_blocks: int) -> None:
+    """Also after drafts that were taken back, in blocks that others share or may find."""
+    held = Contents(num_blocks)
+    for action, which, tokens in actions:
+        row = which % len(held.rows) if held.rows else 0
+        if action == "start":
+            held.start(tokens)
+        elif not held.rows:
+            continue
+        elif action == "write":
+            held.write(row, tokens)
+        elif action == "take_back":
+            held.take_back(row, len(tokens))
+        elif action == "fork":
+            table, known = held.rows[row]
+            held.rows.append((held.pool.fork(table), list(known)))
+        elif action == "publish":
+            held.pool.publish(*held.rows[row])
+        else:
+            held.pool.free(held.rows.pop(row)[0])
+        for place, (table, known) in enumerate(held.rows):
+            assert held.read(place) == known
+            assert len(table.blocks) == held.pool.blocks_for(table.computed)
+        assert held.pool.used == len({block for table, _ in held.rows for block in table.blocks})
+    for table, _ in held.rows:
+        held.pool.free(table)
+    assert held.pool.available == num_blocks - 1

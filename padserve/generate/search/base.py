@@ -23,6 +23,9 @@ class Rows(Protocol):
     def free(self, row: Row) -> None:
         """Give the row's cache back."""
 
+    def settle(self, row: Row, accepted: int) -> None:
+        """The row has its next tokens, of which so many are the first of its draft: forget the rest of that."""
+
 
 class Rules(Protocol):
     """What changes a row's scores before a token is chosen."""
@@ -37,7 +40,8 @@ class Search(Protocol):
     rows: list[Row]
 
     def consume(self, logits: Tensor, best: Sequence[int], rows: Rows) -> list[Emitted]:
-        """Take float32 ``[len(rows), vocab]`` logits for the rows' next tokens, and ``best``, their argmax.
+        """Take float32 ``[places, vocab]`` logits for the rows' next tokens, and ``best``, their argmax: of every row
+        one place, and one behind each token of its draft, which only rows with a speculation have.
 
         Tokens are added to rows, rows are forked and freed. Returns the tokens that are certain now.
         """

@@ -116,6 +116,8 @@ def _rows(step: Step, store: CompiledStore) -> "Rows":
     blocks: list[int] = []
     starts = []
     for span in step.spans:
+        if span.parents is not None:
+            raise NotImplementedError("the compiled decoder has no trees of drafts")
         starts.append(len(blocks))
         blocks += store.blocks_of(span.blocks, span.total)
     spans = np.array([(span.start, span.count, span.first) for span in step.spans], np.int64).T

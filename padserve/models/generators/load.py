@@ -9,7 +9,7 @@ from torch import Tensor
 
 from padserve.attention.cached import Span
 from padserve.config.structs import ModelConfig
-from padserve.core import GenerationSpec, ModelSpec
+from padserve.core import GenerationSpec, ModelSpec, SpeculationSpec
 from padserve.errors import ConfigError
 from padserve.models.checkpoint import Checkpoint, draft_spec
 from padserve.models.generators.base import Generator, Step
@@ -84,6 +84,7 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
         needs_source=languages is not None and languages.needs_source,
         tasks=getattr(config, "task_specific_params", None) or {},
         chat_template=tokenizer.has_chat_template,
+        speculation=_speculation(model, config),
     )
     spec = replace(draft, dtype=dtype, batching="packed", generation=generation)
     tokenizer = tokenizer.for_languages(languages)
@@ -190,6 +191,15 @@ def _logits(generator: Generator, source: Sequence[int] | None, tokens: Sequence
         )
         logits = generator.step(step).logits[0]
     return logits
+
+
+def _speculation(model: ModelConfig, config: Any) -> SpeculationSpec | None:
+    """As configured. A source's ids are those of the output, but for Marian models of two vocabularies."""
+    chosen = model.speculation
+    if chosen is None:
+        return None
+    one_vocabulary = bool(getattr(config, "share_encoder_decoder_embeddings", True))
+    return SpeculationSpec(chosen.method, chosen.max_draft_tokens, bool(config.is_encoder_decoder) and one_vocabulary)
 
 
 def _defaults(config: Any) -> dict[str, Any]:

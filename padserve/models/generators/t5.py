@@ -108,8 +108,8 @@ def distance_bias(own: Any, config: Any) -> Bias:
     table = distance_table(own, config)
     farthest = len(table) - 1
 
-    def bias(positions: Tensor, keys: int) -> Tensor:
-        distance = (positions[:, None] - torch.arange(keys)[None]).clamp(0, farthest)
-        return table[distance].transpose(1, 2)
+    def bias(queries: Tensor, keys: Tensor) -> Tensor:
+        distance = (queries[:, :, None] - keys[:, None]).clamp(0, farthest)
+        return table[distance].permute(0, 3, 1, 2)
 
     return bias
