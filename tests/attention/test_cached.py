@@ -71,7 +71,7 @@ def test_trees_chains_and_single_tokens_in_one_step(seed: int, window: int | Non
         for place in range(one.new):
             seen = [*range(one.cached), *(one.cached + step for step in one.path(place))]
             wants.append(dense(query[place], key[seen], value[seen], window, biased))
-        spans.append(Span(start, one.new, one.cached, slots, one.parents))
+        spans.append(Span(start, one.new, one.cached, slots.tolist(), 1, one.parents))
         assert spans[-1].positions == [one.cached + len(one.path(place)) - 1 for place in range(one.new)]
         start += one.new
         queries.append(query)
@@ -91,7 +91,7 @@ def test_a_chain_told_by_its_parents_is_a_chain() -> None:
     for parents in (None, (-1, 0, 1, 2, 3)):
         store, slots = KVStore(1, 20, 1), torch.arange(1, 10)
         store.write(0, slots[:4], key[:4], value[:4])
-        attention = StepAttention(store, [Span(0, 5, 4, slots, parents)])
+        attention = StepAttention(store, [Span(0, 5, 4, slots.tolist(), 1, parents)])
         outputs.append(attention.attend(0, query, key[4:], value[4:], SCALE, window=3))
     assert torch.equal(*outputs)
 
@@ -104,7 +104,7 @@ def test_masks_are_made_once_for_layers_that_are_alike() -> None:
         return by_distance(queries, keys)
 
     store = KVStore(3, 20, 1)
-    attention = StepAttention(store, [Span(0, 2, 0, torch.arange(1, 3))])
+    attention = StepAttention(store, [Span(0, 2, 0, list(range(1, 3)), 1)])
     key = torch.randn(2, KV_HEADS, SIZE)
     for layer in range(3):
         attention.attend(layer, torch.randn(2, HEADS, SIZE), key, key, SCALE, bias=counted)

@@ -16,10 +16,27 @@ from padserve.generate.engine import EngineLimits, Generation, GenerationEngine
 from padserve.generate.search.base import Search
 from padserve.generate.sequence import Row
 from padserve.generate.strategy import make_search
-from tests.generate.models import CAUSAL, SEQ2SEQ, VOCAB, Made, make
+from padserve.models.generators.base import Scores
+from padserve.text.stops import StopMatcher, StopStrings, WatchedText
+from tests.generate.models import CAUSAL, COMPILED_NAMES, SEQ2SEQ, VOCAB, Made, make
 
 BLOCK = 16
 made = cache(make)
+
+
+class Numbers(WatchedText):
+    """Tokens spelled as their numbers, each with a space behind it."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._matcher, self.tokens = StopMatcher(StopStrings(stop)), 0
+
+    def push(self, token: int) -> None:
+        self._matcher.push(f"{token} ")
+        self.tokens += 1
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._matcher.found)
 
 
 class Oracle:
@@ -49,7 +66,7 @@ class Ask:
             source,
             **{"end_ids": frozenset({model.end_id}), "speculation": SpeculationSpec("ngram", most, True)} | options,
         )
-        start = make_search(self.options, lambda tokens: " ".join(map(str, tokens)) + " ")
+        start = make_search(self.options, lambda: Numbers(self.options.stop))
 
         def begin(row: Row) -> Search:
             search = start(row)
@@ -108,7 +125,7 @@ def wanted(model: Made, given: list[int], **options: Any) -> list[int]:
     return model.generate(given, **options)[0][0]
 
 
-@pytest.mark.parametrize("model_type", [*CAUSAL, *SEQ2SEQ])
+@pytest.mark.parametrize("model_type", [*CAUSAL, *SEQ2SEQ, *COMPILED_NAMES])
 def test_every_family_in_a_crowd(model_type: str) -> None:
     """Guesses beside requests without any, beams among them; a cache so small that requests are put back."""
     model, rng = made(model_type), random.Random(2)
@@ -303,12 +320,12 @@ def test_a_guess_at_which_the_model_breaks_breaks_nothing(monkeypatch: pytest.Mo
     step = model.generator.step
 
     @torch.inference_mode()
-    def poisoned(step_of: Any) -> torch.Tensor:
-        logits = step(step_of).clone()
+    def poisoned(step_of: Any) -> Scores:
+        logits = step(step_of).logits.clone()
         for place, row in enumerate(step_of.wanted.tolist()):
             if step_of.input_ids[row] == bad:
                 logits[place] = float("nan")
-        return logits
+        return Scores.of(logits)
 
     monkeypatch.setattr(model.generator, "step", poisoned)
     guesses = [bad if place % 4 == 0 else token for place, token in enumerate([*given, *tokens])]
