@@ -60,6 +60,7 @@ class Generating:
             "speculation": told,
             "why": self.loaded.why,
             "deviation": self.loaded.load_error,
+            "agreement": _told(self.loaded.agreement),
             "running": engine.running,
             "waiting": engine.waiting,
             "block_size": engine.pool.block_size,

@@ -1,28 +1,21 @@
 """Load a generating model and check that it gives the stock model's logits."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from padserve.attention.cached import Span
 from padserve.config.structs import ModelConfig
 from padserve.core import GenerationSpec, ModelSpec, SpeculationSpec
 from padserve.errors import ConfigError
+from padserve.models.agreement import Agreement
 from padserve.models.checkpoint import Checkpoint, draft_spec
-from padserve.models.generators.base import Generator, Step
-from padserve.models.generators.compiled_families import compile_generator
-from padserve.models.generators.table import find_generator
-from padserve.models.probe import WORDS
+from padserve.models.generators.base import Generator
+from padserve.models.generators.settle import DTYPES, settle
 from padserve.text.multilingual import languages_of
 from padserve.text.tokenizer import Tokenizer
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 NO_LIMIT = 1_000_000
-PROBE_TOKENS, PROBE_BLOCK = 24, 16
 DEFAULTS = (
     "max_new_tokens",
     "max_length",
@@ -53,13 +46,15 @@ DEFAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class LoadedGenerator:
-    """``load_error``: deviation of the logits from the stock model's in float32, relative."""
+    """``load_error``: deviation of the logits from the stock model's in float32, relative. ``agreement``: with it, of a
+    reduced precision."""
 
     spec: ModelSpec
     tokenizer: Tokenizer
     generator: Generator
     load_error: float
     why: str
+    agreement: Agreement | None = None
 
 
 def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.device) -> LoadedGenerator:
@@ -68,10 +63,8 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
     tokenizer = _tokenizer(model, checkpoint)
     stock = _load_stock(model, checkpoint)
     config = stock.config
-    given, tokens = _probe_tokens(tokenizer, config)
-    want = _stock_logits(stock, given, tokens)
-    source = given if config.is_encoder_decoder else None
-    generator, error, why = _settle(model.name, stock.to(DTYPES[dtype]), source, tokens, want, TOLERANCE[dtype])
+    settled = settle(model.name, stock, tokenizer, dtype)
+    generator = settled.generator
     limit = generator.window or NO_LIMIT
     draft = draft_spec(checkpoint, model, str(device), limit)
     defaults = _defaults(stock.generation_config)
@@ -88,26 +81,16 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
     )
     spec = replace(draft, dtype=dtype, batching="packed", generation=generation)
     tokenizer = tokenizer.for_languages(languages)
-    return LoadedGenerator(spec, tokenizer, generator, error, why)
+    return LoadedGenerator(spec, tokenizer, generator, settled.error, settled.why, settled.agreement)
 
 
-def _settle(
-    name: str, stock: Any, source: Sequence[int] | None, tokens: Sequence[int], want: Tensor, tolerance: float
-) -> tuple[Generator, float, str]:
-    """The first way whose logits are those of the stock model. Errors: `ConfigError`."""
-    rejected: list[str] = []
-    for kind, build in (("compiled", compile_generator), ("torch", find_generator(stock.config.model_type))):
-        try:
-            generator: Generator = build(stock)
-            error = float((_logits(generator, source, tokens) - want).abs().max() / want.abs().max())
-        except NotImplementedError as failure:
-            rejected.append(f"{kind}: {failure}")
-            continue
-        if error <= tolerance:
-            rejected.append(f"{kind}: its logits equal the stock model's within {error:.1e}")
-            return generator, error, "; ".join(rejected)
-        rejected.append(f"{kind} deviates by {error:.1e} from the stock model")
-    raise ConfigError(f"models.{name}: {'; '.join(rejected)}")
+def _speculation(model: ModelConfig, config: Any) -> SpeculationSpec | None:
+    """As configured. A source's ids are those of the output, but for Marian models of two vocabularies."""
+    chosen = model.speculation
+    if chosen is None:
+        return None
+    one_vocabulary = bool(getattr(config, "share_encoder_decoder_embeddings", True))
+    return SpeculationSpec(chosen.method, chosen.max_draft_tokens, bool(config.is_encoder_decoder) and one_vocabulary)
 
 
 def _dtype(model: ModelConfig, device: torch.device) -> str:
@@ -148,58 +131,6 @@ def _load_stock(model: ModelConfig, checkpoint: Checkpoint) -> Any:
         missing = ", ".join(sorted(info["missing_keys"])[:4])
         raise ConfigError(f"models.{model.name}: {checkpoint.path!r} has no weights for {missing}")
     return stock.eval()
-
-
-def _probe_tokens(tokenizer: Tokenizer, config: Any) -> tuple[list[int], list[int]]:
-    """A text for the encoder, and what the decoder is given."""
-    text = tokenizer.tokens(" ".join(WORDS)).input_ids.tolist()[:PROBE_TOKENS]
-    if not config.is_encoder_decoder:
-        return text, text
-    start = config.decoder_start_token_id
-    return text, [int(start if start is not None else config.pad_token_id or 0), *text[: PROBE_TOKENS // 2]]
-
-
-@torch.inference_mode()
-def _stock_logits(stock: Any, given: Sequence[int], tokens: Sequence[int]) -> Tensor:
-    ids = torch.tensor([list(tokens)])
-    output = (
-        stock(input_ids=torch.tensor([list(given)]), decoder_input_ids=ids)
-        if stock.config.is_encoder_decoder
-        else stock(input_ids=ids)
-    )
-    logits: Tensor = output.logits[0, -1].float()
-    return logits
-
-
-def _logits(generator: Generator, source: Sequence[int] | None, tokens: Sequence[int]) -> Tensor:
-    """After the last token: all but it in one step, it in another."""
-    count = len(tokens)
-    blocks = range(1, count // PROBE_BLOCK + 2)
-    store = generator.new_store(len(blocks) + 1, PROBE_BLOCK)
-    sources = generator.encode([source]) if source is not None else []
-    logits = torch.empty(0)
-    for first, stop in ((0, count - 1), (count - 1, count)):
-        if first == stop:
-            continue
-        step = Step(
-            torch.tensor(tokens[first:stop]),
-            torch.arange(first, stop),
-            store,
-            [Span(0, stop - first, first, blocks, PROBE_BLOCK)],
-            torch.tensor([stop - first - 1]),
-            tuple((one, stop - first) for one in sources),
-        )
-        logits = generator.step(step).logits[0]
-    return logits
-
-
-def _speculation(model: ModelConfig, config: Any) -> SpeculationSpec | None:
-    """As configured. A source's ids are those of the output, but for Marian models of two vocabularies."""
-    chosen = model.speculation
-    if chosen is None:
-        return None
-    one_vocabulary = bool(getattr(config, "share_encoder_decoder_embeddings", True))
-    return SpeculationSpec(chosen.method, chosen.max_draft_tokens, bool(config.is_encoder_decoder) and one_vocabulary)
 
 
 def _defaults(config: Any) -> dict[str, Any]:
