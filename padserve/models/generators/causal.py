@@ -14,6 +14,12 @@ from padserve.models.linear import pack_linears
 WINDOWS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
+def window_of(config: Any) -> int | None:
+    """Tokens that a sequence may have, by a configuration; None where it says nothing."""
+    found = (getattr(config, name, None) for name in WINDOWS)
+    return next((int(value) for value in found if isinstance(value, int) and value > 0), None)
+
+
 class CausalGenerator(TorchStored):
     """``model``: the stock model with its language-modelling head, in evaluation mode."""
 
@@ -22,8 +28,7 @@ class CausalGenerator(TorchStored):
         model.set_attn_implementation(register())
         self.num_layers = int(config.num_hidden_layers)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
-        found = (getattr(config, name, None) for name in WINDOWS)
-        self.window = next((int(value) for value in found if isinstance(value, int) and value > 0), None)
+        self.window = window_of(config)
         self._head = _head_of(model)
         self._base = model.base_model
         pack_linears(self._base)

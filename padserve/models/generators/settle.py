@@ -11,6 +11,7 @@ from padserve.attention.cached import Span
 from padserve.errors import ConfigError
 from padserve.models.agreement import Agreement, compare, sample_encodings
 from padserve.models.generators.base import Generator, Step
+from padserve.models.generators.causal import window_of
 from padserve.models.generators.compiled_families import compile_generator
 from padserve.models.generators.int8 import quantizer_of
 from padserve.models.generators.table import find_generator
@@ -23,6 +24,7 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.0}
 FEW = 4
 BLOCK = 16
 CALIBRATION_SEED, CHECK_SEED = 0, 1
+NO_LIMIT = 1_000_000
 LONGEST = 256
 """Tokens of a sample, at most."""
 Build = Callable[[Any], Generator]
@@ -93,9 +95,10 @@ def make_samples(stock: Any, tokenizer: Tokenizer, seed: int) -> list[Sample]:
     """Plain words and random tokens."""
     config = stock.config
     rows = int(stock.get_input_embeddings().weight.shape[0])
+    longest = min(LONGEST, window_of(config) or LONGEST)
     found = []
-    for encoding in sample_encodings(tokenizer, "causal-lm", LONGEST, rows, seed):
-        ids = tuple(int(token) for token in encoding.input_ids[:LONGEST])
+    for encoding in sample_encodings(tokenizer, "causal-lm", NO_LIMIT, rows, seed):
+        ids = tuple(int(token) for token in encoding.input_ids[:longest])
         if not config.is_encoder_decoder:
             found.append(Sample(None, ids))
             continue
