@@ -146,12 +146,12 @@ def test_wanted_rows_and_means(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_memory_held_before_does_not_matter(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    from padserve_kernels.post_norm_encoder import compiled
+    from padserve_kernels.x86 import space
 
     encoder = compile_encoder(make(kind, 36, 50, 3, layers=2))
     hidden = np.random.default_rng(0).standard_normal((77, 36)).astype(np.float32)
     clean = encoder(hidden, ends_of((70, 7)))
-    original, poisoned = compiled._Space.array, []
+    original, poisoned = space.Space.array, []
 
     def poison(self: Any, *arguments: Any) -> Any:
         array = original(self, *arguments)
@@ -159,7 +159,7 @@ def test_what_memory_held_before_does_not_matter(kind: Kind, monkeypatch: pytest
         poisoned.append(array)
         return array
 
-    monkeypatch.setattr(compiled._Space, "array", poison)
+    monkeypatch.setattr(space.Space, "array", poison)
     np.testing.assert_array_equal(encoder(hidden, ends_of((70, 7))), clean)
     assert len(poisoned) == 12
 

@@ -69,14 +69,15 @@ class CompiledDecoder:
         self.num_heads, self.num_kv_heads, self.head_dim = weights.num_heads, weights.num_kv_heads, weights.head_dim
         self.head_width = -(-self.head_dim // LANES) * LANES
         cross = [layer.cross for layer in layers if layer.cross is not None]
+        output = stack(kind, [layer.output for layer in layers])
         products = (
             stack(kind, [layer.qkv for layer in layers], self._columns(self.num_heads + 2 * self.num_kv_heads)),
-            stack(kind, [layer.output for layer in layers]),
+            output,
             stack(kind, [layer.up for layer in layers]),
             stack(kind, [layer.down for layer in layers]),
             stack(kind, [weights.head]),
-            stack(kind, [one.query for one in cross] or [layers[0].output], self._columns(self.num_heads)),
-            stack(kind, [one.output for one in cross] or [layers[0].output]),
+            stack(kind, [one.query for one in cross], self._columns(self.num_heads)) if cross else output,
+            stack(kind, [one.output for one in cross]) if cross else output,
         )
         first, last = layers[0], weights.norm or layers[0].feed_norm
         norms = (
