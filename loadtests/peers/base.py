@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from loadtests.tasks import Ranking
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-VENVS = Path(__file__).parent / ".venvs"
+VENVS = (Path(__file__).parent / ".venvs").resolve()  # a link is followed: an environment stays where it is made
 MODEL_NAME = "served"
 BOTH_DTYPES = ("float32", "bfloat16")
 
