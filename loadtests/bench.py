@@ -17,12 +17,14 @@ from loadtests.models import RESULTS
 from loadtests.noisy import NEIGHBOURS_S, noisy
 from loadtests.peers import small
 from loadtests.peers.base import Peer
+from loadtests.peers.ctranslate import CTranslate2
 from loadtests.peers.infinity import Infinity
+from loadtests.peers.llamacpp import LlamaCpp
 from loadtests.peers.ours import Padserve
 from loadtests.peers.vllm_cpu import VllmCpu
 from loadtests.report import Comparison, chart, table
 from loadtests.servers import NOT_INHERITED
-from loadtests.tasks import TASKS, TOLERANCES, Task
+from loadtests.tasks import TASKS, Task
 from loadtests.texts import MIXES
 
 PEERS: dict[str, Callable[[], Peer]] = {
@@ -36,8 +38,15 @@ PEERS: dict[str, Callable[[], Peer]] = {
     "infinity-optimum": lambda: Infinity(optimum=True),
     "vllm": VllmCpu,
     "vllm-untuned": lambda: VllmCpu(tuned=False),
+    "llamacpp": LlamaCpp,
+    "llamacpp-int8": lambda: LlamaCpp(8),
+    "llamacpp-int4": lambda: LlamaCpp(4),
+    "one-at-a-time": small.one_at_a_time,
+    "continuous": small.continuous,
+    "ctranslate2": CTranslate2,
+    "ctranslate2-int8": lambda: CTranslate2(int8=True),
 }
-DEFAULT_PEERS = ("infinity", "vllm", "pipeline")
+DEFAULT_PEERS = ("infinity", "vllm", "pipeline", "llamacpp", "ctranslate2")
 
 
 def compare(options: argparse.Namespace, ours: Peer, peers: Sequence[Peer]) -> Comparison:
@@ -49,7 +58,7 @@ def compare(options: argparse.Namespace, ours: Peer, peers: Sequence[Peer]) -> C
     given = task.asked(options.mix, 500)
     checked = to_check(given)
     expected = list(zip(checked, task.alone(task.model(), checked), strict=True))
-    found = Comparison(about(options, task))
+    found = Comparison(about(options, task), streamed=bool(task.tokens))
     for peer in peers:
         attempt(found, peer, partial(peer.prepare, task.name, task.model()))
     for number in range(options.rounds):
@@ -80,7 +89,7 @@ def measure(
 ) -> None:
     """One fresh start of a server: its answers, and then its rate with each number of clients."""
     with served(peer, task, options.dtype) as base:
-        differing = fault(base, peer, task, expected, TOLERANCES[options.dtype])
+        differing = fault(base, peer, task, expected, task.tolerances[options.dtype])
         if differing and peer.exact:
             raise RuntimeError(f"{peer.name}: {differing}")
         if differing:
@@ -141,6 +150,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--mix", default="lognormal", choices=list(MIXES))
     parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine each time")
+    parser.add_argument("--install", action="store_true", help="only install the peers and make their files")
     parser.add_argument("--output", type=Path, help="of the table, a name that ends in .md; the chart goes beside it")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--latency", action="store_true", help="embed: one idle client against calling the model")
@@ -150,6 +160,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--seconds: {NEIGHBOURS_S - WARM_UP_S:g} at most")
     if options.latency and options.task != "embed":
         parser.error("--latency: only with --task embed")
+    if options.dtype not in TASKS[options.task].tolerances:
+        parser.error(f"--dtype: {options.task} is compared in {', '.join(TASKS[options.task].tolerances)}")
     try:
         options.chosen = chosen(options.peers, options.task, options.dtype)
     except ValueError as error:
@@ -161,6 +173,10 @@ def main() -> int:
     options = parsed()
     for name in NOT_INHERITED:
         os.environ.pop(name, None)  # before torch is imported: calls in this process have the servers' defaults too
+    if options.install:
+        for peer in options.chosen:
+            peer.prepare(options.task, TASKS[options.task].model())
+        return 0
     if options.latency or options.noisy:
         report = latency(options) if options.latency else noisy(options)
         print(report)

@@ -1,5 +1,7 @@
 """A light closed-loop HTTP client: N connections, each sends its next request when its reply has come.
 
+With ``--think`` each waits before that, at random; with ``--tokens`` replies are event streams of that many tokens.
+
 Runs as a process of its own, so that it shares no interpreter lock with a server.
 
     python loadtests/client.py --url http://127.0.0.1:8000/embed --bodies bodies.jsonl --clients 32 --seconds 10
@@ -11,7 +13,7 @@ import asyncio
 import importlib.util
 import json
 import math
-import statistics
+import random
 import sys
 import time
 from collections.abc import Coroutine, Sequence
@@ -19,6 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from loadtests.http1 import LAST_CHUNK, Reply, parsed, prepared
+from loadtests.streams import Stream, Streams, fault, millis
 
 RECONNECT_S = 0.1
 
@@ -28,7 +35,8 @@ class Measured:
     """Good replies that came within the measured time, and their latencies in milliseconds.
 
     ``errors`` counts every other outcome from the first request on, warm-up included; ``first_error`` describes one.
-    ``cpu_ms``: the client's own processor time for a request.
+    ``cpu_ms``: the client's own processor time for a request. Of streams (`streams.py`): tokens a second, and milliseconds
+    to the first token and from one to the next.
     """
 
     clients: int
@@ -41,65 +49,30 @@ class Measured:
     p90_ms: float
     p99_ms: float
     cpu_ms: float
+    tokens_per_s: float | None = None
+    first_p50_ms: float | None = None
+    first_p99_ms: float | None = None
+    token_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When a run ends: at ``until`` (`time.perf_counter`), or once ``count`` requests are sent.
 
-    Only replies from ``measure_from`` on are measured. A reply that takes longer than ``timeout_s`` is an error.
+    Only replies from ``measure_from`` on are measured. A reply that takes longer than ``timeout_s`` is an error. Before a
+    request a client waits ``think_s`` seconds on the average, exponentially distributed. ``tokens``: of each reply, which
+    then is a stream of events; 0 when it is none.
     """
 
     measure_from: float = 0.0
     until: float = math.inf
     count: float = math.inf
     timeout_s: float = 60.0
+    think_s: float = 0.0
+    tokens: int = 0
 
-
-def prepared(url: str, bodies: Sequence[bytes], headers: Sequence[str] = ()) -> list[bytes]:
-    """Whole HTTP/1.1 POST requests, ready to be written. ``headers``: ``Name: value``."""
-    parts = urlsplit(url)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    lines = [f"POST {target} HTTP/1.1", f"Host: {parts.netloc}", *headers]
-    if not any(header.lower().startswith("content-type:") for header in headers):
-        lines.append("Content-Type: application/json")
-    head = "\r\n".join([*lines, "Content-Length: "]).encode()
-    return [head + str(len(body)).encode() + b"\r\n\r\n" + body for body in bodies]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    status: int
-    body: bytes
-    stays: bool
-
-
-def parsed(buffer: bytes) -> Reply | None:
-    """A whole HTTP/1.1 reply, None while some of it is missing. Errors: `ValueError` when it is none."""
-    end = buffer.find(b"\r\n\r\n")
-    if end < 0:
-        return None
-    head = buffer[: end + 2].lower()
-    length = head.find(b"\r\ncontent-length:")
-    if length >= 0:
-        size = int(head[length + 17 : head.index(b"\r\n", length + 2)])
-        body = buffer[end + 4 : end + 4 + size] if len(buffer) >= end + 4 + size else None
-    else:
-        body = _chunks(buffer, end + 4)
-    return None if body is None else Reply(int(head[9:12]), body, b"\r\nconnection: close\r\n" not in head)
-
-
-def _chunks(buffer: bytes, at: int) -> bytes | None:
-    body = b""
-    while (line := buffer.find(b"\r\n", at)) >= 0:
-        size = int(buffer[at:line], 16)
-        at = line + 2 + size + 2
-        if len(buffer) < at:
-            return None
-        if size == 0:
-            return body
-        body += buffer[line + 2 : line + 2 + size]
-    return None
+    def measured(self, now: float) -> bool:
+        return self.measure_from <= now <= self.until
 
 
 class Connection(asyncio.Protocol):
@@ -109,13 +82,21 @@ class Connection(asyncio.Protocol):
         self.load = load
         self.closed = asyncio.get_running_loop().create_future()
         self.started: float | None = None
-        self.buffer = b""
+        self.buffer, self.stream = b"", Stream()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
-        self.send()
+        self.think()
+
+    def think(self) -> None:
+        if pause := self.load.pause():
+            asyncio.get_running_loop().call_later(pause, self.send)
+        else:
+            self.send()
 
     def send(self) -> None:
+        if self.transport.is_closing():
+            return
         if self.load.done():
             self.transport.close()
             return
@@ -125,6 +106,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.buffer = self.buffer + data if self.buffer else data
+        limits = self.load.limits
+        if limits.tokens:
+            now = time.perf_counter()
+            self.stream.feed(data, now, limits.measured(now))
+            if self.stream.events and not self.buffer.endswith(LAST_CHUNK):
+                return  # read it once, not with every token
         try:
             reply = parsed(self.buffer)
         except ValueError as error:
@@ -132,10 +119,10 @@ class Connection(asyncio.Protocol):
             return
         if reply is None or self.started is None:
             return
-        self.load.record(self.started, time.perf_counter(), reply)
-        self.started, self.buffer = None, b""
+        self.load.record(self.started, time.perf_counter(), reply, self.stream)
+        self.started, self.buffer, self.stream = None, b"", Stream()
         if reply.stays:
-            self.send()
+            self.think()
         else:
             self.transport.close()
 
@@ -160,6 +147,8 @@ class Load:
         self.open: set[Connection] = set()
         self.sent = 0
         self.latencies: list[float] = []
+        self.streams = Streams(limits.tokens)
+        self.random = random.Random(0)
         self.errors = 0
         self.first_error: str | None = None
 
@@ -196,14 +185,24 @@ class Load:
     def done(self) -> bool:
         return self.sent >= self.limits.count or time.perf_counter() >= self.limits.until
 
+    def pause(self) -> float:
+        return self.random.expovariate(1 / self.limits.think_s) if self.limits.think_s else 0.0
+
     def take(self) -> bytes:
         self.sent += 1
         return self.requests[(self.sent - 1) % len(self.requests)]
 
-    def record(self, started: float, ended: float, reply: Reply) -> None:
+    def record(self, started: float, ended: float, reply: Reply, stream: Stream) -> None:
+        measured = self.limits.measured(ended)
         if not 200 <= reply.status < 300:
             self.fail(f"status {reply.status}: {reply.body[:200].decode(errors='replace')}")
-        elif self.limits.measure_from <= ended <= self.limits.until:
+            return
+        if self.limits.tokens:
+            if reason := fault(reply.body, stream):
+                self.fail(reason)
+                return
+            self.streams.add(stream, started, ended, measured)
+        if measured:
             # By the time of its end alone: were the requests lost that are under way at either end of the measured
             # time, each client would lose one, and the slower server the greater share.
             self.latencies.append(ended - started)
@@ -222,13 +221,15 @@ async def measure(
     warm_up_s: float = 0.0,
     headers: Sequence[str] = (),
     timeout_s: float = 60.0,
+    think_s: float = 0.0,
+    tokens: int = 0,
 ) -> Measured:
     """Load ``url`` with ``count`` requests, or for ``seconds`` after ``warm_up_s``. Errors: `ValueError` unless one."""
     if (seconds is None) == (count is None) or not bodies:
         raise ValueError("give bodies, and either seconds or a count")
     start = time.perf_counter() + (warm_up_s if count is None else 0.0)
     until = math.inf if seconds is None else start + seconds
-    limits = Limits(start, until, math.inf if count is None else count, timeout_s)
+    limits = Limits(start, until, math.inf if count is None else count, timeout_s, think_s, tokens)
     load = Load(url, prepared(url, bodies, headers), limits)
     cpu = time.process_time()
     # The watch ends what is overdue; the outer bound is for a fault of the client's own.
@@ -239,8 +240,6 @@ async def measure(
 
 
 def summary(load: Load, clients: int, seconds: float, cpu_s: float) -> Measured:
-    latencies = load.latencies or [math.nan]
-    ranks = statistics.quantiles(latencies, n=100, method="inclusive") if len(latencies) > 1 else latencies * 99
     return Measured(
         clients,
         len(load.latencies),
@@ -248,10 +247,9 @@ def summary(load: Load, clients: int, seconds: float, cpu_s: float) -> Measured:
         load.first_error,
         round(seconds, 3),
         round(len(load.latencies) / seconds, 2),
-        round(1000 * ranks[49], 3),
-        round(1000 * ranks[89], 3),
-        round(1000 * ranks[98], 3),
+        *(millis(load.latencies, percent) for percent in (50, 90, 99)),
         round(1000 * cpu_s / max(load.sent, 1), 4),
+        **(load.streams.figures(seconds) if load.limits.tokens else {}),
     )
 
 
@@ -277,6 +275,8 @@ def main() -> int:
     parser.add_argument("--warm-up", type=float, default=2.0, help="seconds before measuring; none with --count")
     parser.add_argument("--header", action="append", default=[], help="'Name: value', may be repeated")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a reply may take")
+    parser.add_argument("--think", type=float, default=0.0, help="mean seconds before each request, at random")
+    parser.add_argument("--tokens", type=int, default=0, help="of each reply, a stream of events")
     options = parser.parse_args()
     seconds = 10.0 if options.seconds is None and options.count is None else options.seconds
     bodies = options.bodies.read_bytes().splitlines()
@@ -289,6 +289,8 @@ def main() -> int:
         options.warm_up,
         options.header,
         options.timeout,
+        options.think,
+        options.tokens,
     )
     measured = run(work)
     print(json.dumps(asdict(measured)))

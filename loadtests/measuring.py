@@ -37,11 +37,12 @@ def load(base: str, peer: Peer, task: Task, given: Sequence[Any], clients: int, 
     """Measure a server with the client in a process of its own. Errors: `RuntimeError` on any failed request."""
     ask = peer.asks[task.name]
     with tempfile.NamedTemporaryFile("wb", suffix=".jsonl") as bodies:
-        bodies.write(b"\n".join(ask.encoded(asked) for asked in given))
+        bodies.write(b"\n".join(ask.encoded(asked, task.load) for asked in given))
         bodies.flush()
         client = Path(__file__).with_name("client.py")
         command = [sys.executable, str(client), "--url", base + ask.path, "--bodies", bodies.name]
         command += ["--clients", str(clients), "--seconds", str(seconds), "--warm-up", str(WARM_UP_S)]
+        command += ["--tokens", str(task.tokens), "--think", str(task.think_s)]
         output = subprocess.run(command, stdout=subprocess.PIPE).stdout
     if not output:
         raise RuntimeError(f"{peer.name}: the client failed")

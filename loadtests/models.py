@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,11 +77,18 @@ def made(task: str) -> Path:
     """The folder of a task's random model, with MiniLM's tokenizer; made when it is not there."""
     recipe = RECIPES[task]
     folder = RESULTS / "models" / f"{recipe.folder}-{zlib.crc32(repr((recipe, SEED)).encode()):08x}"
+    return in_place(folder, lambda unfinished: _write(recipe, unfinished))
+
+
+def in_place(folder: Path, write: Callable[[Path], None]) -> Path:
+    """The folder, made by ``write`` when it is not there: half a folder is never left behind."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
-            _write(recipe, Path(unfinished) / folder.name)
-            os.replace(Path(unfinished) / folder.name, folder)
+            made = Path(unfinished) / folder.name
+            made.mkdir()
+            write(made)
+            os.replace(made, folder)
     return folder
 
 

@@ -14,12 +14,21 @@ OURS = "padserve"
 @dataclass(slots=True)
 class Comparison:
     """``rates``: the rounds of each server at each number of clients. ``differing``: servers whose answers are not the
-    model's, and how; ``failed``: servers that gave up, and why."""
+    model's, and how; ``failed``: servers that gave up, and why. ``streamed``: what counts are tokens."""
 
     about: str
     rates: dict[tuple[str, int], list[Measured]] = field(default_factory=dict)
     differing: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    streamed: bool = False
+
+    @property
+    def key(self) -> str:
+        return "tokens_per_s" if self.streamed else "requests_per_s"
+
+    @property
+    def unit(self) -> str:
+        return "tokens/s" if self.streamed else "requests/s"
 
     def add(self, server: str, clients: int, measured: Measured) -> None:
         self.rates.setdefault((server, clients), []).append(measured)
@@ -32,25 +41,31 @@ class Comparison:
         return found
 
     def rate(self, server: str, clients: int) -> float:
-        return median(self.rates[server, clients], "requests_per_s")
+        return median(self.rates[server, clients], self.key)
+
+
+TIMES = {"p50 ms": "p50_ms", "p99 ms": "p99_ms"}
+STREAMED_TIMES = {"first token p50 ms": "first_p50_ms", "first token p99 ms": "first_p99_ms", "ms a token": "token_ms"}
 
 
 def table(found: Comparison) -> str:
     """``least-most`` are the rates of single rounds: medians closer than those ranges do not tell servers apart."""
+    times = STREAMED_TIMES if found.streamed else TIMES
+    columns = ["server", "clients", found.unit, "least-most", *times, "padserve / it"]
     lines = [
         found.about,
         "",
-        "| server | clients | requests/s | least-most | p50 ms | p99 ms | padserve / it |",
-        "|---|---|---|---|---|---|---|",
+        f"| {' | '.join(columns)} |",
+        "|---" * len(columns) + "|",
     ]
     for clients, servers in found.groups().items():
         ours = found.rate(OURS, clients)
         for server in servers:
             own, rate = found.rates[server, clients], found.rate(server, clients)
             star = "\\*" if server in found.differing else ""
+            taken = " | ".join(f"{median(own, key):.1f}" for key in times.values())
             lines.append(
-                f"| {server}{star} | {clients} | {rate:.1f} | {spread(own)} | {median(own, 'p50_ms'):.1f} "
-                f"| {median(own, 'p99_ms'):.1f} | {ours / rate:.2f} |"
+                f"| {server}{star} | {clients} | {rate:.1f} | {spread(own, found.key)} | {taken} | {ours / rate:.2f} |"
             )
     lines += [f"\n\\* {server} does not give the model's answers: {how}." for server, how in found.differing.items()]
     lines += [f"\n{server} failed: {why}" for server, why in found.failed.items()]
@@ -63,8 +78,8 @@ def note(measured: Iterable[Measured]) -> str:
     return f"\nDisturbed by other processes: {sum(flags)} of {len(flags)} measurements."
 
 
-def spread(measured: Sequence[Measured]) -> str:
-    seen = [one["requests_per_s"] for one in measured]
+def spread(measured: Sequence[Measured], key: str = "requests_per_s") -> str:
+    seen = [one[key] for one in measured]
     return f"{min(seen):.0f}-{max(seen):.0f}"
 
 
@@ -79,17 +94,18 @@ COLOURS = {True: "#1b6ca8", False: "#9aa5b1"}
 
 
 def chart(found: Comparison) -> str:
-    """Requests a second, a bar for the median and a line from the least to the most of single rounds."""
-    most = max(one["requests_per_s"] for measured in found.rates.values() for one in measured)
+    """Requests or tokens a second, a bar for the median and a line from the least to the most of single rounds."""
+    most = max(one[found.key] for measured in found.rates.values() for one in measured)
     lines = textwrap.wrap(found.about, LINE)
     parts = [words(8, 20 + 18 * at, line) for at, line in enumerate(lines)]
     top = 34 + 18 * len(lines)
     for clients, servers in found.groups().items():
-        parts.append(words(8, top, f"{clients} clients, requests/s", "font-weight='bold'"))
+        parts.append(words(8, top, f"{clients} clients, {found.unit}", "font-weight='bold'"))
         top += 10
         for server in sorted(servers, key=lambda server: -found.rate(server, clients)):
             star = "*" if server in found.differing else ""
-            parts += row(top, server + star, found.rates[server, clients], BARS / most, server == OURS)
+            seen = [one[found.key] for one in found.rates[server, clients]]
+            parts += row(top, server + star, seen, BARS / most, server == OURS)
             top += ROW
         top += 28
     width, height = LABELS + BARS + VALUES, top
@@ -99,9 +115,8 @@ def chart(found: Comparison) -> str:
     return f"{head} font-family='sans-serif' font-size='13'>\n{body}\n</svg>\n"
 
 
-def row(top: int, label: str, measured: Sequence[Measured], scale: float, ours: bool) -> list[str]:
-    """``scale``: pixels for a request a second."""
-    seen = [one["requests_per_s"] for one in measured]
+def row(top: int, label: str, seen: Sequence[float], scale: float, ours: bool) -> list[str]:
+    """``scale``: pixels for one a second."""
     middle = statistics.median(seen)
     left, right, line = LABELS + min(seen) * scale, LABELS + max(seen) * scale, top + BAR / 2
     return [

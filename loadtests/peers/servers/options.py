@@ -2,7 +2,8 @@
 
 import argparse
 
-TASKS = ("embed", "classify", "fill-mask", "rerank")
+TRANSLATING = tuple(name + kind for name in ("translate", "t5", "bart") for kind in ("", "-beams"))
+TASKS = ("embed", "classify", "fill-mask", "rerank", "generate", *TRANSLATING)
 
 
 def options(**more: type) -> argparse.Namespace:
