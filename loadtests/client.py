@@ -35,8 +35,8 @@ class Measured:
     """Good replies that came within the measured time, and their latencies in milliseconds.
 
     ``errors`` counts every other outcome from the first request on, warm-up included; ``first_error`` describes one.
-    ``cpu_ms``: the client's own processor time for a request. Of streams (`streams.py`): tokens a second, and milliseconds
-    to the first token and from one to the next.
+    ``cpu_ms``: the client's own processor time for a request. Of streams (`streams.py`): tokens a second, and
+    milliseconds to the first token and from one to the next.
     """
 
     clients: int
@@ -59,9 +59,9 @@ class Measured:
 class Limits:
     """When a run ends: at ``until`` (`time.perf_counter`), or once ``count`` requests are sent.
 
-    Only replies from ``measure_from`` on are measured. A reply that takes longer than ``timeout_s`` is an error. Before a
-    request a client waits ``think_s`` seconds on the average, exponentially distributed. ``tokens``: of each reply, which
-    then is a stream of events; 0 when it is none.
+    Only replies from ``measure_from`` on are measured. A reply that takes longer than ``timeout_s`` is an error.
+    Before a request a client waits ``think_s`` seconds on the average, exponentially distributed. ``tokens``: of each
+    reply, which then is a stream of events; 0 when it is none.
     """
 
     measure_from: float = 0.0

@@ -234,3 +234,4 @@ class GenerationSpec:
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the checkpoint's task_specific_params
     chat_template: bool = False  # whether the tokenizer has one
     speculation: SpeculationSpec | None = None  # as configured
+    configured: Mapping[str, Any] = field(default_factory=dict)  # request fields that the model's owner sets

@@ -1,4 +1,5 @@
-"""CTranslate2 4.8.5 with the weights of the same checkpoint, behind the batching server that stock transformers gets."""
+"""CTranslate2 4.8.5 with the weights of the same checkpoint, behind the batching server that stock transformers
+gets."""
 
 import zlib
 from collections.abc import Mapping, Sequence

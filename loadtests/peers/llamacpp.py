@@ -52,7 +52,13 @@ class LlamaCpp:
 
     def command(self, task: str, model: Path, dtype: str, port: int) -> list[str]:
         return [
-            *(str(venv(HOME) / "bin/python"), "-m", "loadtests.peers.servers.llamacpp", "--gguf", str(self.file(dtype))),
+            *(
+                str(venv(HOME) / "bin/python"),
+                "-m",
+                "loadtests.peers.servers.llamacpp",
+                "--gguf",
+                str(self.file(dtype)),
+            ),
             *("--slots", str(SLOTS), "--cache", "f32" if self.exact and dtype == "float32" else "f16"),
             *("--port", str(port)),
         ]

@@ -6,10 +6,22 @@ from typing import Any
 
 import msgspec
 
-from padserve.config.structs import Config, ModelConfig, ServerConfig, SpeculationConfig
+from padserve.config.structs import (
+    CacheConfig,
+    Config,
+    GenerationConfig,
+    ModelConfig,
+    ServerConfig,
+    SpeculationConfig,
+)
 from padserve.errors import ConfigError
 
-LATER = ("generation", "cache")
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "generation": GenerationConfig,
+    "cache": CacheConfig,
+    "speculation": SpeculationConfig,
+}
+"""Tables of a model."""
 MODEL_WIDE = ("dtype", "batching", "max_batch_tokens", "max_wait_ms")
 """Keys of a model that the environment and flags set for all models at once."""
 
@@ -40,13 +52,12 @@ def check_keys(data: Mapping[str, Any]) -> None:
 
 
 def _check_model(model: Mapping[str, Any], path: str) -> None:
-    for key in LATER:
-        if key in model:
-            raise ConfigError(f"{path}{key}: this version generates with its own settings; these tables come later")
     _check(model, field_names(ModelConfig), path)
-    speculation = model.get("speculation")
-    if isinstance(speculation, Mapping):
-        _check(speculation, field_names(SpeculationConfig), f"{path}speculation.")
+    for key, struct in TABLES.items():
+        table = model.get(key, {})
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{path}{key}: expected one table; write [models.{key}] above its keys")
+        _check(table, field_names(struct), f"{path}{key}.")
 
 
 def _check(data: Mapping[str, Any], known: Iterable[str], path: str) -> None:

@@ -40,6 +40,35 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError(f"{self.method} guesses from the text itself and takes no draft, got {self.draft!r}")
 
 
+class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Defaults of request fields, before the checkpoint's own. None: the checkpoint's."""
+
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    min_new_tokens: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
+    stop: str | tuple[Text, ...] | None = None
+    num_beams: Annotated[int, msgspec.Meta(ge=1, le=64)] | None = None
+    length_penalty: Annotated[float, msgspec.Meta(ge=-100, le=100)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    num_return_sequences: Annotated[int, msgspec.Meta(ge=1, le=64)] | None = None
+    do_sample: bool | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=1000)] | None = None
+    top_k: Natural | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    no_repeat_ngram_size: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keys and values of a generating model. ``block_size``: tokens of a block. ``memory_gb``: 10^9 bytes each; 0: as
+    much as 32,768 tokens need. ``prefix_caching``: keep prompts that came before."""
+
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    memory_gb: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 0.0
+    prefix_caching: bool = True
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``dtype`` "": float32 on a CPU, bfloat16 on a GPU. ``tasks`` empty: what the checkpoint can do."""
 
@@ -54,6 +83,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_wait_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
     default: bool = False
     trust_remote_code: bool = False
+    generation: GenerationConfig = GenerationConfig()
+    cache: CacheConfig = CacheConfig()
     speculation: SpeculationConfig | None = None
 
 

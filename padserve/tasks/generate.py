@@ -1,7 +1,7 @@
 """/generate: text that goes on from a prompt, or what an encoder-decoder makes of its input."""
 
 from padserve.core import ModelSpec
-from padserve.tasks.generating import Ask, GeneratingRequest, GeneratingTask, asked
+from padserve.tasks.generating import Ask, GeneratingRequest, GeneratingTask, asked, beams_of
 from padserve.text.tokenizer import Tokenizer
 
 
@@ -16,4 +16,4 @@ class Generate(GeneratingTask[GenerateRequest]):
     request_type = GenerateRequest
 
     def ask(self, request: GenerateRequest, spec: ModelSpec, tokenizer: Tokenizer, text: str) -> Ask:
-        return asked(request, spec, tokenizer, text, {"num_beams": request.num_beams or 1})
+        return asked(request, spec, tokenizer, text, {"num_beams": beams_of(request, spec)})

@@ -27,7 +27,8 @@ Penalty = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 
 
 class GeneratingRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Absent fields take the checkpoint's ``generation_config`` value; ``do_sample`` is false unless given."""
+    """Absent fields take the model's configured value, then the checkpoint's ``generation_config``'s; ``do_sample`` is
+    false unless the request or the configuration gives it."""
 
     inputs: str | list[str]
     max_new_tokens: Count | None = None
@@ -42,7 +43,7 @@ class GeneratingRequest(TaskRequest, frozen=True, kw_only=True, forbid_unknown_f
     diversity_penalty: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     num_return_sequences: Annotated[int, msgspec.Meta(ge=1, le=64)] | None = None
     patience: Positive = 1.0
-    do_sample: bool = False
+    do_sample: bool | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=1000)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
     top_p: Probability | None = None
@@ -176,7 +177,9 @@ def asked_of(
     """The same of an input that is tokenized, and cut, already. ``directed``: how its output starts."""
     generation = spec.generation
     assert generation is not None
-    defaults = {**generation.defaults, **(checkpoint or {})}
+    configured = generation.configured
+    defaults = {**generation.defaults, **(checkpoint or {}), **configured}
+    stop = configured.get("stop", ()) if request.stop is None else request.stop
     given = tuple(int(token) for token in tokens.input_ids)
     if not given:
         raise EmptyInput("the input has no tokens")
@@ -194,11 +197,11 @@ def asked_of(
         max_new_tokens=new_tokens,
         end_ids=frozenset(end),
         stop_ids=frozenset((*(request.stop_token_ids or ()), *end)),
-        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
         patience=request.patience,
         num_beam_groups=request.num_beam_groups,
         diversity_penalty=request.diversity_penalty,
-        do_sample=request.do_sample,
+        do_sample=bool(configured.get("do_sample") if request.do_sample is None else request.do_sample),
         seed=request.seed,
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
@@ -211,6 +214,12 @@ def asked_of(
     options = replace(options, speculation=speculation_of(request, options, generation))
     echoed = given if request.echo and not generation.is_seq2seq else ()
     return Ask(options, len(given), tokens.truncated, (*echoed, *prefix))
+
+
+def beams_of(request: GeneratingRequest, spec: ModelSpec) -> int:
+    """Where the checkpoint's own number does not count: one unless the request, or the model's owner, gives another."""
+    configured = {} if spec.generation is None else spec.generation.configured
+    return int(request.num_beams or configured.get("num_beams") or 1)
 
 
 def input_room(spec: ModelSpec) -> int:

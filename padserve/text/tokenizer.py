@@ -76,12 +76,17 @@ class Tokenizer:
         self._token_types = takes_token_types and "token_type_ids" in hf.model_input_names
 
     @classmethod
-    def from_pretrained(cls, source: str, revision: str | None = None, trust_remote_code: bool = False) -> Self:
+    def from_pretrained(
+        cls, source: str, revision: str | None = None, trust_remote_code: bool = False, **more: str
+    ) -> Self:
+        """``more``: what else transformers is told of the source."""
         from transformers import AutoTokenizer
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")  # equals stock without too
-            return cls(AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code))
+            return cls(
+                AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code, **more)
+            )
 
     def for_model(self, takes_token_types: bool) -> "Tokenizer":
         """The same tokenizer for a model that takes, or does not take, token types."""

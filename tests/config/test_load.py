@@ -102,11 +102,28 @@ def test_an_unknown_environment_variable_is_named_with_the_nearest(name: str) ->
     assert f"did you mean {name.replace('PROT', 'PORT')}?" in message
 
 
-@pytest.mark.parametrize("key", ["generation", "cache"])
-def test_tables_of_generating_models_are_refused(tmp_path: Path, key: str) -> None:
-    message = refused(write(tmp_path, f"{MODEL}[models.{key}]\n"))
-    assert f"models[0].{key}" in message
-    assert "come later" in message
+@pytest.mark.parametrize(
+    ("table", "lines", "says"),
+    [
+        ("generation", "max_new_token = 3\n", ["did you mean models[0].generation.max_new_tokens?"]),
+        ("generation", "temperature = -1.0\n", ["models[0].generation.temperature", "it is -1.0"]),
+        ("generation", "num_beams = 65\n", ["models[0].generation.num_beams"]),
+        ("cache", "memory = 3\n", ["did you mean models[0].cache.memory_gb?"]),
+        ("cache", "block_size = 0\n", ["models[0].cache.block_size", "it is 0"]),
+    ],
+)
+def test_faults_in_tables_of_generating_models(tmp_path: Path, table: str, lines: str, says: list[str]) -> None:
+    message = refused(write(tmp_path, f"{MODEL}[models.{table}]\n{lines}"))
+    for text in says:
+        assert text in message
+
+
+def test_tables_of_generating_models_are_read(tmp_path: Path) -> None:
+    generation, cache = "num_beams = 3\nstop = ['a', 'b']\n", "memory_gb = 0.5\nprefix_caching = false\n"
+    tables = f"[models.generation]\n{generation}[models.cache]\n{cache}"
+    (model,) = load_config(write(tmp_path, MODEL + tables), {}, {}).models
+    assert (model.generation.num_beams, model.generation.stop, model.generation.do_sample) == (3, ("a", "b"), None)
+    assert (model.cache.block_size, model.cache.memory_gb, model.cache.prefix_caching) == (16, 0.5, False)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "BOUNDS", {"cosine": 0.9, "top-1": 0.5, "correlation": 0.9})
 
 
-def load(folder: Path, model_type: str, dtype: str = "int8") -> LoadedGenerator:
+def save(folder: Path, model_type: str) -> Path:
     seq2seq = model_type in SEQ2SEQ
     tokenizer = wrap(byte_bpe(ROBERTA), ROBERTA, 128)
     settings = (SEQ2SEQ if seq2seq else CAUSAL)[model_type] | {"vocab_size": len(tokenizer)}
@@ -37,6 +37,11 @@ def load(folder: Path, model_type: str, dtype: str = "int8") -> LoadedGenerator:
     randomize(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, model_type: str, dtype: str = "int8") -> LoadedGenerator:
+    save(folder, model_type)
     served = ModelConfig(name="m", source=str(folder), dtype=dtype)  # type: ignore[arg-type]
     return load_generator(served, read_checkpoint(served), torch.device("cpu"))
 

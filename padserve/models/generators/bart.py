@@ -26,6 +26,7 @@ class BartGenerator(TorchStored):
         self.num_layers = config.decoder_layers
         self.vocab_size = int(model.lm_head.out_features)
         self.window = int(config.max_position_embeddings)
+        self.token_bytes = 2 * self.num_layers * config.d_model * model.dtype.itemsize
         after = config.model_type in NORM_AFTER
         self._source_encoder = SourceEncoder(model)
         self._embed = embedding_of(base.decoder, config)

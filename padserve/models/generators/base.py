@@ -72,6 +72,7 @@ class Generator(Protocol):
     num_layers: int
     vocab_size: int
     window: int | None
+    token_bytes: int  # that keys and values of a token take
 
     def new_store(self, num_blocks: int, block_size: int) -> Store:
         """Room for keys and values. Errors: `NotImplementedError` for a block size that the generator cannot use."""

@@ -29,6 +29,9 @@ class CausalGenerator(TorchStored):
         self.num_layers = int(config.num_hidden_layers)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self.window = window_of(config)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.token_bytes = 2 * self.num_layers * heads * head_dim * model.dtype.itemsize
         self._head = _head_of(model)
         self._base = model.base_model
         pack_linears(self._base)

@@ -72,6 +72,8 @@ class CompiledGenerator:
         self._embed, self._turn, self._encode_sources, self._keep = embed, turn, encode_sources, keep
         self.window = window
         self.num_layers, self.vocab_size = self._decoder.num_layers, self._decoder.vocab_size
+        widths = self._decoder.head_dim + self._decoder.head_width
+        self.token_bytes = 4 * self.num_layers * self._decoder.num_kv_heads * widths
 
     def new_store(self, num_blocks: int, block_size: int) -> CompiledStore:
         return CompiledStore(self._decoder, num_blocks, block_size)

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import torch
 
 from padserve.config.structs import ModelConfig
 from padserve.core import GenerationSpec, ModelSpec, SpeculationSpec
 from padserve.errors import ConfigError
 from padserve.models.agreement import Agreement
-from padserve.models.checkpoint import Checkpoint, draft_spec
+from padserve.models.checkpoint import Checkpoint, checkpoint_tokenizer, draft_spec
 from padserve.models.generators.base import Generator
 from padserve.models.generators.settle import DTYPES, settle
 from padserve.text.multilingual import languages_of
@@ -63,7 +64,7 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
     tokenizer = _tokenizer(model, checkpoint)
     stock = _load_stock(model, checkpoint)
     config = stock.config
-    settled = settle(model.name, stock, tokenizer, dtype)
+    settled = settle(model.name, stock, tokenizer, dtype, model.cache.block_size)
     generator = settled.generator
     limit = generator.window or NO_LIMIT
     draft = draft_spec(checkpoint, model, str(device), limit)
@@ -78,10 +79,16 @@ def load_generator(model: ModelConfig, checkpoint: Checkpoint, device: torch.dev
         tasks=getattr(config, "task_specific_params", None) or {},
         chat_template=tokenizer.has_chat_template,
         speculation=_speculation(model, config),
+        configured=_configured(model),
     )
     spec = replace(draft, dtype=dtype, batching="packed", generation=generation)
     tokenizer = tokenizer.for_languages(languages)
     return LoadedGenerator(spec, tokenizer, generator, settled.error, settled.why, settled.agreement)
+
+
+def _configured(model: ModelConfig) -> dict[str, Any]:
+    """The table ``generation`` of the model's configuration."""
+    return {key: value for key, value in msgspec.structs.asdict(model.generation).items() if value is not None}
 
 
 def _speculation(model: ModelConfig, config: Any) -> SpeculationSpec | None:
@@ -108,7 +115,7 @@ def _dtype(model: ModelConfig, device: torch.device) -> str:
 
 def _tokenizer(model: ModelConfig, checkpoint: Checkpoint) -> Tokenizer:
     try:
-        return Tokenizer.from_pretrained(checkpoint.path, checkpoint.revision, model.trust_remote_code)
+        return checkpoint_tokenizer(model, checkpoint)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(f"models.{model.name}: cannot load the tokenizer of {checkpoint.path!r}: {error}") from error
 
@@ -122,6 +129,7 @@ def _load_stock(model: ModelConfig, checkpoint: Checkpoint) -> Any:
             checkpoint.path,
             revision=checkpoint.revision,
             dtype=torch.float32,
+            **checkpoint.gguf,
             trust_remote_code=model.trust_remote_code,
             output_loading_info=True,
         )

@@ -22,7 +22,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.fl
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.0}
 """Of the logits; a reduced precision whose best tokens agree passes whatever its logits."""
 FEW = 4
-BLOCK = 16
 CALIBRATION_SEED, CHECK_SEED = 0, 1
 NO_LIMIT = 1_000_000
 LONGEST = 256
@@ -49,8 +48,9 @@ class Settled:
     agreement: Agreement | None
 
 
-def settle(name: str, stock: Any, tokenizer: Tokenizer, dtype: str) -> Settled:
-    """``stock``: in float32; its weights belong to the generator afterwards. Errors: `ConfigError`."""
+def settle(name: str, stock: Any, tokenizer: Tokenizer, dtype: str, block_size: int) -> Settled:
+    """``stock``: in float32; its weights belong to the generator afterwards. ``block_size``: of the cache that it will
+    have. Errors: `ConfigError`."""
     samples = make_samples(stock, tokenizer, CHECK_SEED)
     samples = samples[:FEW] if dtype == "float32" else samples
     wanted = [_stock_logits(stock, sample) for sample in samples]
@@ -58,7 +58,7 @@ def settle(name: str, stock: Any, tokenizer: Tokenizer, dtype: str) -> Settled:
     for kind, build in _ways(stock, tokenizer, dtype):
         try:
             generator = build(stock)
-            got = [logits_of(generator, sample) for sample in samples]
+            got = [logits_of(generator, sample, block_size) for sample in samples]
         except NotImplementedError as failure:
             rejected.append(f"{kind}: {failure}")
             continue
@@ -120,11 +120,11 @@ def _stock_logits(stock: Any, sample: Sample) -> Tensor:
     return logits
 
 
-def logits_of(generator: Generator, sample: Sample) -> Tensor:
+def logits_of(generator: Generator, sample: Sample, block_size: int) -> Tensor:
     """After each token, ``[length, vocab]``: all but the last one in one step, it in another."""
     tokens, count = sample.tokens, len(sample.tokens)
-    blocks = range(1, count // BLOCK + 2)
-    store = generator.new_store(len(blocks) + 1, BLOCK)
+    blocks = range(1, count // block_size + 2)
+    store = generator.new_store(len(blocks) + 1, block_size)
     sources = [] if sample.source is None else generator.encode([sample.source])
     parts = []
     for first, stop in ((0, count - 1), (count - 1, count)):
@@ -134,7 +134,7 @@ def logits_of(generator: Generator, sample: Sample) -> Tensor:
             torch.tensor(tokens[first:stop]),
             torch.arange(first, stop),
             store,
-            [Span(0, stop - first, first, blocks, BLOCK)],
+            [Span(0, stop - first, first, blocks, block_size)],
             torch.arange(stop - first),
             tuple((one, stop - first) for one in sources),
         )

@@ -23,6 +23,7 @@ class T5Generator(TorchStored):
         config = model.config
         self.num_layers = config.num_decoder_layers
         self.vocab_size = int(model.lm_head.out_features)
+        self.token_bytes = 2 * self.num_layers * config.num_heads * config.d_kv * model.dtype.itemsize
         self._source_encoder = T5SourceEncoder(model)
         self._embed = model.decoder.embed_tokens
         self._layers = [_DecoderLayer(block, config) for block in model.decoder.block]
