@@ -121,6 +121,7 @@ def configuration(options: argparse.Namespace, defaults: Mapping[str, str] | Non
 
 def serve(options: argparse.Namespace) -> int:
     config = configuration(options)
+    os.environ.setdefault("TQDM_DISABLE", "1")  # libraries draw bars into the log while they load
     from padserve.app import serve as run
 
     return run(config)
