@@ -48,9 +48,9 @@ class Task:
     """``about``: the model in words. ``model``: makes its folder when it is not there.
 
     ``alone``: what the model answers to one request by itself, in float32, for ``fault`` to compare with: it says how a
-    server's answer differs by more than a tolerance of scores, None when it does not. ``tolerances``: by the dtypes that
-    the task is compared in. ``load``: more fields of the requests that are measured, not checked. ``tokens``: of each
-    reply to those, a stream of events; ``think_s``: a client's mean pause before each.
+    server's answer differs by more than a tolerance of scores, None when it does not. ``tolerances``: by the dtypes
+    that the task is compared in. ``load``: more fields of the requests that are measured, not checked. ``tokens``: of
+    each reply to those, a stream of events; ``think_s``: a client's mean pause before each.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""CTranslate2 4.8.5 with the weights of the same checkpoint, behind the batching server that stock transformers gets."""
+"""CTranslate2 4.8.5 with the weights of the same checkpoint, behind the batching server of stock transformers."""
 
 import zlib
 from collections.abc import Mapping, Sequence

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtests.models import RESULTS
 from loadtests.generating import Passage
+from loadtests.models import RESULTS
 from loadtests.peers.base import BOTH_DTYPES, ROOT, TRANSLATING, Ask, make_venv, pip_install, top, venv
 
 

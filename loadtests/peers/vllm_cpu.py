@@ -69,7 +69,16 @@ class VllmCpu:
     def command(self, task: str, model: Path, dtype: str, port: int) -> list[str]:
         return [
             *(str(venv("vllm") / "bin/vllm"), "serve", str(model), "--served-model-name", MODEL_NAME),
-            *("--runner", "generate" if task == "generate" else "pooling", "--dtype", dtype, "--host", "127.0.0.1", "--port", str(port)),
+            *(
+                "--runner",
+                "generate" if task == "generate" else "pooling",
+                "--dtype",
+                dtype,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+            ),
         ]
 
     def environment(self) -> Mapping[str, str]:
