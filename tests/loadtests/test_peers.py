@@ -115,7 +115,9 @@ def test_only_the_quantized_peers_may_give_other_answers() -> None:
 def test_the_peers_of_a_task_are_those_that_serve_it() -> None:
     every = {name for task in TASKS for name in serving(task, "float32")}
     assert every == set(PEERS)
-    assert set(serving("translate-beams", "float32")) == {"naive", "pipeline", "ctranslate2", "ctranslate2-int8"}
+    assert set(serving("translate-beams", "float32")) == {
+        *("naive", "pipeline", "ctranslate2", "ctranslate2-int8", "ctranslate2-one")
+    }
     assert {"vllm", "llamacpp", "continuous"} <= set(serving("generate", "bfloat16"))
     assert not {"infinity", "vllm", "infinity-optimum"} & set(serving("fill-mask", "float32"))
     assert "infinity-optimum" not in serving("rerank", "float32")
