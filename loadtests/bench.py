@@ -45,6 +45,7 @@ PEERS: dict[str, Callable[[], Peer]] = {
     "continuous": small.continuous,
     "ctranslate2": CTranslate2,
     "ctranslate2-int8": lambda: CTranslate2(int8=True),
+    "ctranslate2-one": lambda: CTranslate2(workers=1),
 }
 DEFAULT_PEERS = ("infinity", "vllm", "pipeline", "llamacpp", "ctranslate2")
 

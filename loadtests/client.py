@@ -61,7 +61,8 @@ class Limits:
 
     Only replies from ``measure_from`` on are measured. A reply that takes longer than ``timeout_s`` is an error.
     Before a request a client waits ``think_s`` seconds on the average, exponentially distributed. ``tokens``: of each
-    reply, which then is a stream of events; 0 when it is none.
+    reply, which then is a stream of events; 0 when it is none. ``stagger_s``: clients start at random within it, or
+    those whose replies are equally long would stay in step.
     """
 
     measure_from: float = 0.0
@@ -70,6 +71,7 @@ class Limits:
     timeout_s: float = 60.0
     think_s: float = 0.0
     tokens: int = 0
+    stagger_s: float = 0.0
 
     def measured(self, now: float) -> bool:
         return self.measure_from <= now <= self.until
@@ -161,6 +163,7 @@ class Load:
 
     async def client(self) -> None:
         loop = asyncio.get_running_loop()
+        await asyncio.sleep(self.random.uniform(0.0, self.limits.stagger_s))
         while not self.done():
             try:
                 _, connection = await loop.create_connection(lambda: Connection(self), self.host, self.port)
@@ -223,13 +226,15 @@ async def measure(
     timeout_s: float = 60.0,
     think_s: float = 0.0,
     tokens: int = 0,
+    stagger_s: float = 0.0,
 ) -> Measured:
     """Load ``url`` with ``count`` requests, or for ``seconds`` after ``warm_up_s``. Errors: `ValueError` unless one."""
     if (seconds is None) == (count is None) or not bodies:
         raise ValueError("give bodies, and either seconds or a count")
     start = time.perf_counter() + (warm_up_s if count is None else 0.0)
     until = math.inf if seconds is None else start + seconds
-    limits = Limits(start, until, math.inf if count is None else count, timeout_s, think_s, tokens)
+    most = math.inf if count is None else count
+    limits = Limits(start, until, most, timeout_s, think_s, tokens, stagger_s)
     load = Load(url, prepared(url, bodies, headers), limits)
     cpu = time.process_time()
     # The watch ends what is overdue; the outer bound is for a fault of the client's own.
@@ -277,6 +282,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a reply may take")
     parser.add_argument("--think", type=float, default=0.0, help="mean seconds before each request, at random")
     parser.add_argument("--tokens", type=int, default=0, help="of each reply, a stream of events")
+    parser.add_argument("--stagger", type=float, default=0.0, help="seconds within which clients start, at random")
     options = parser.parse_args()
     seconds = 10.0 if options.seconds is None and options.count is None else options.seconds
     bodies = options.bodies.read_bytes().splitlines()
@@ -291,6 +297,7 @@ def main() -> int:
         options.timeout,
         options.think,
         options.tokens,
+        options.stagger,
     )
     measured = run(work)
     print(json.dumps(asdict(measured)))

@@ -28,9 +28,9 @@ class Recipe:
     """``head`` of transformers with random weights, and a tokenizer of whole words.
 
     ``order``: the special tokens' numbers follow from their places; None is where the words go. ``spread``: of the
-    embeddings, which are the output layer too. They are wide enough for what comes next to depend on the last token,
-    and for the likeliest tokens to be told apart. ``norm``: the last normalization, whose weights get signs at
-    random, or a token would mostly be followed by itself.
+    embeddings, which are the output layer too: wide enough for what comes next to depend on the last token, and for
+    the likeliest tokens to be told apart. ``norm``: the last normalization, whose weights get signs at random, or a
+    token would mostly be followed by itself.
     """
 
     folder: str

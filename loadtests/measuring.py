@@ -43,6 +43,8 @@ def load(base: str, peer: Peer, task: Task, given: Sequence[Any], clients: int, 
         command = [sys.executable, str(client), "--url", base + ask.path, "--bodies", bodies.name]
         command += ["--clients", str(clients), "--seconds", str(seconds), "--warm-up", str(WARM_UP_S)]
         command += ["--tokens", str(task.tokens), "--think", str(task.think_s)]
+        command += ["--stagger", str(WARM_UP_S if task.tokens else 0.0)]
+        command += [part for header in ask.headers for part in ("--header", header)]
         output = subprocess.run(command, stdout=subprocess.PIPE).stdout
     if not output:
         raise RuntimeError(f"{peer.name}: the client failed")

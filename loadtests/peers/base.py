@@ -19,11 +19,15 @@ TRANSLATING = tuple(name + kind for name in FAMILIES for kind in ("", "-beams"))
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """How a server is asked one task. ``answer``: the main numbers of a reply, in the task's own form (`tasks.py`)."""
+    """How a server is asked one task. ``answer``: the main numbers of a reply, in the task's own form (`tasks.py`).
+
+    ``headers``: more of them, as ``Name: value``.
+    """
 
     path: str
     body: Callable[[Any], Any]
     answer: Callable[[Any], Any]
+    headers: Sequence[str] = ()
 
     def encoded(self, asked: Any, more: Mapping[str, Any] | None = None) -> bytes:
         """``more``: further fields of the body."""

@@ -1,5 +1,4 @@
-"""CTranslate2 4.8.5 with the weights of the same checkpoint, behind the batching server that stock transformers
-gets."""
+"""CTranslate2 4.8.5 with the weights of the same checkpoint, behind the batching server of stock transformers."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -17,17 +16,17 @@ HOME = "ctranslate2"
 
 @dataclass(frozen=True, slots=True)
 class CTranslate2:
-    """``workers``: batches at a time."""
+    """``workers``: batches at a time, each on its share of the cores."""
 
     int8: bool = False
-    workers: int = 1
+    workers: int = 2
     ready: str = "/health"
     asks: Mapping[str, Ask] = field(default_factory=lambda: TRANSLATING_ASKS)
     dtypes: Sequence[str] = ("float32",)
 
     @property
     def name(self) -> str:
-        return f"CTranslate2 {VERSION}" + (" int8" if self.int8 else "")
+        return f"CTranslate2 {VERSION}" + (" int8" if self.int8 else "") + ("" if self.workers > 1 else " one worker")
 
     @property
     def exact(self) -> bool:

@@ -17,7 +17,7 @@ from loadtests.peers.base import BOTH_DTYPES, ROOT, Ask, make_venv, pip_install,
 VERSION = "2026.10.11549"
 PINS = (f"xllamacpp=={VERSION}", "gguf==0.19.0")
 HOME = "llamacpp"
-SLOTS = 32
+WINDOWS = 32 * 1024  # tokens of all slots
 
 
 def completion(asked: Passage) -> dict[str, Any]:
@@ -25,14 +25,16 @@ def completion(asked: Passage) -> dict[str, Any]:
     return {**fixed, "prompt": asked.text, "n_predict": asked.new_tokens}
 
 
-ASKS = {"generate": Ask("/completion", completion, lambda reply: reply["tokens"])}
+# After a stream it closes the connection without having said so.
+ASKS = {"generate": Ask("/completion", completion, lambda reply: reply["tokens"], ("Connection: close",))}
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
-    """``bits``: 8 or 4 whatever the dtype, None for the dtype's own."""
+    """``bits``: 8 or 4 whatever the dtype, None for the dtype's own. ``slots``: requests at a time."""
 
     bits: int | None = None
+    slots: int = 32
     ready: str = "/health"
     asks: Mapping[str, Ask] = field(default_factory=lambda: ASKS)
     dtypes: Sequence[str] = BOTH_DTYPES
@@ -59,7 +61,14 @@ class LlamaCpp:
                 "--gguf",
                 str(self.file(dtype)),
             ),
-            *("--slots", str(SLOTS), "--cache", "f32" if self.exact and dtype == "float32" else "f16"),
+            *(
+                "--slots",
+                str(self.slots),
+                "--tokens",
+                str(WINDOWS),
+                "--cache",
+                "f32" if self.exact and dtype == "float32" else "f16",
+            ),
             *("--port", str(port)),
         ]
 

@@ -63,7 +63,16 @@ class Padserve:
 
     def command(self, task: str, model: Path, dtype: str, port: int) -> list[str]:
         return [
-            *(SCRIPT, "serve", "--model", f"{task}={model}", "--host", "127.0.0.1", "--port", str(port)),
+            *(
+                SCRIPT,
+                "serve",
+                "--model",
+                f"{self.asks[task].path[1:]}={model}",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+            ),
             *("--dtype", dtype, "--log-level", "warning"),
         ]
 

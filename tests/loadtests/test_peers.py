@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from loadtests.bench import DEFAULT_PEERS, PEERS, chosen, parsed, serving
+from loadtests.bench import PEERS, chosen, parsed, serving
+from loadtests.generating import Passage
 from loadtests.measuring import fault
 from loadtests.models import bert
-from loadtests.peers.base import Peer, cohere_rerank, openai_embed, top
+from loadtests.peers.base import TRANSLATING, Peer, cohere_rerank, openai_embed, top
 from loadtests.peers.infinity import Infinity
 from loadtests.peers.ours import Padserve
 from loadtests.peers.small import Onnxruntime
@@ -21,6 +22,8 @@ ASKED: dict[str, Any] = {
     "classify": "a text",
     "fill-mask": "a [MASK]",
     "rerank": Ranking("q", ("first", "second", "third")),
+    "generate": Passage("a prompt", 64),
+    **dict.fromkeys(TRANSLATING, Passage("a source", 40, 4)),
 }
 EVERY: dict[str, Peer] = {"padserve": Padserve(), **{name: make() for name, make in PEERS.items()}}
 # One reply of each shape: the second label, token or document is the best.
@@ -30,6 +33,7 @@ REPLIES: dict[str, dict[str, Any]] = {
         "classify": {"results": [{"labels": [{"label": "B", "score": 0.7}, {"label": "A", "score": 0.3}]}]},
         "fill-mask": {"results": [{"masks": [[{"token": 7, "score": 0.7}, {"token": 3, "score": 0.2}]]}]},
         "rerank": {"results": [{"index": 1}, {"index": 0}, {"index": 2}]},
+        "generate": {"results": [{"outputs": [{"text": "ab", "token_ids": [5, 6]}]}]},
     },
     "infinity": {
         "embed": {"data": [{"embedding": [0.6, 0.8]}]},
@@ -40,7 +44,10 @@ REPLIES: dict[str, dict[str, Any]] = {
         "embed": {"data": [{"embedding": [0.6, 0.8]}]},
         "classify": {"data": [{"label": "B", "probs": [0.3, 0.7]}]},
         "rerank": {"results": [{"index": at, "relevance_score": s} for at, s in enumerate((0.2, 0.9, 0.1))]},
+        "generate": {"choices": [{"text": "ab", "token_ids": [5, 6]}]},
     },
+    "llamacpp": {"generate": {"content": "ab", "tokens": [5, 6]}},
+    "ctranslate2": {"translate": {"tokens": [5, 6]}},
     "naive": {
         "embed": {"embedding": [0.6, 0.8]},
         "classify": {"labels": [{"label": "B", "score": 0.7}, {"label": "A", "score": 0.3}]},
@@ -48,7 +55,8 @@ REPLIES: dict[str, dict[str, Any]] = {
         "rerank": {"results": [{"index": 1}, {"index": 0}, {"index": 2}]},
     },
 }
-ANSWERS = {"embed": [0.6, 0.8], "classify": ("B", 0.7), "fill-mask": (7, 0.7), "rerank": [1, 0, 2]}
+ANSWERS: dict[str, Any] = {"embed": [0.6, 0.8], "classify": ("B", 0.7), "fill-mask": (7, 0.7), "rerank": [1, 0, 2]}
+ANSWERS |= {"generate": [5, 6], "translate": [5, 6]}
 
 
 @pytest.mark.parametrize(("name", "task"), [(name, task) for name, replies in REPLIES.items() for task in replies])
@@ -62,7 +70,8 @@ def test_a_request_is_one_line_of_json_that_holds_what_is_asked(peer: Peer) -> N
     for task, ask in peer.asks.items():
         body = ask.encoded(ASKED[task])
         assert b"\n" not in body
-        wanted = ASKED[task].documents if task == "rerank" else [ASKED[task]]
+        asked = ASKED[task]
+        wanted = asked.documents if task == "rerank" else [asked.text if isinstance(asked, Passage) else asked]
         for text in wanted:
             assert json.dumps(text) in json.dumps(json.loads(body))
         assert ask.path.startswith("/")
@@ -89,12 +98,27 @@ def test_a_peer_is_what_its_protocol_says() -> None:
         assert peer.ready.startswith("/")
 
 
-def test_only_the_int8_peer_may_give_other_answers() -> None:
-    assert [name for name, peer in EVERY.items() if not peer.exact] == ["onnxruntime-int8"]
+@pytest.mark.parametrize("peer", EVERY.values(), ids=EVERY)
+def test_a_passage_is_made_of_as_many_tokens_as_asked_for(peer: Peer) -> None:
+    for task in {"generate", *TRANSLATING} & set(peer.asks):
+        body = json.loads(peer.asks[task].encoded(ASKED[task], {"stream": True}))
+        assert ASKED[task].new_tokens in body.values()
+        assert task == "generate" or 4 in body.values()
+        assert body["stream"]
+
+
+def test_only_the_quantized_peers_may_give_other_answers() -> None:
+    other = {name for name, peer in EVERY.items() if not peer.exact}
+    assert other == {"onnxruntime-int8", "llamacpp-int8", "llamacpp-int4", "ctranslate2-int8"}
 
 
 def test_the_peers_of_a_task_are_those_that_serve_it() -> None:
-    assert set(serving("embed", "float32")) == set(PEERS)
+    every = {name for task in TASKS for name in serving(task, "float32")}
+    assert every == set(PEERS)
+    assert set(serving("translate-beams", "float32")) == {
+        *("naive", "pipeline", "ctranslate2", "ctranslate2-int8", "ctranslate2-one")
+    }
+    assert {"vllm", "llamacpp", "continuous"} <= set(serving("generate", "bfloat16"))
     assert not {"infinity", "vllm", "infinity-optimum"} & set(serving("fill-mask", "float32"))
     assert "infinity-optimum" not in serving("rerank", "float32")
     assert not {"onnxruntime", "onnxruntime-int8", "infinity-optimum"} & set(serving("embed", "bfloat16"))
@@ -103,7 +127,11 @@ def test_the_peers_of_a_task_are_those_that_serve_it() -> None:
 def test_peers_are_chosen_by_name_or_all_or_the_usual_ones() -> None:
     assert [peer.name for peer in chosen("vllm,infinity", "embed", "float32")] == [VllmCpu().name, Infinity().name]
     assert len(chosen("all", "fill-mask", "float32")) == len(serving("fill-mask", "float32"))
-    assert len(chosen(None, "embed", "float32")) == len(DEFAULT_PEERS)
+    assert {peer.name for peer in chosen(None, "translate", "float32")} == {
+        EVERY["pipeline"].name,
+        EVERY["ctranslate2"].name,
+    }
+    assert len(chosen(None, "embed", "float32")) == 3
     assert chosen(None, "fill-mask", "bfloat16")
     assert chosen("", "embed", "float32") == []
 
@@ -118,7 +146,14 @@ def test_a_peer_that_cannot_be_had_is_named_with_those_that_can(names: str, task
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--task", "tts"], ["--peers", "vlm"], ["--latency", "--task", "rerank"], ["--seconds", "400"]]
+    "arguments",
+    [
+        ["--dtype", "bfloat16", "--task", "t5-beams"],
+        ["--task", "tts"],
+        ["--peers", "vlm"],
+        ["--latency", "--task", "rerank"],
+        ["--seconds", "400"],
+    ],
 )
 def test_a_wrong_option_ends_it_before_anything_starts(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

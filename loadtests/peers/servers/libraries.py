@@ -1,5 +1,4 @@
-"""The tasks by the libraries' own calls: pipelines and ``generate`` of transformers, sentence-transformers for embed
-and rerank."""
+"""The tasks by the libraries' own calls: transformers, and sentence-transformers for embed and rerank."""
 
 import itertools
 from collections.abc import Callable

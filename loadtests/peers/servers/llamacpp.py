@@ -1,4 +1,4 @@
-"""llama.cpp's server on all cores: continuous batching over its slots, prompts and answers of 1024 tokens together."""
+"""llama.cpp's server on all cores: continuous batching in slots, each with an equal part of ``--tokens``."""
 
 import argparse
 import os
@@ -8,21 +8,19 @@ from pathlib import Path
 
 import xllamacpp
 
-WINDOW = 1024
-
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gguf", required=True, type=Path)
     parser.add_argument("--slots", required=True, type=int)
-    parser.add_argument("--window", type=int, default=WINDOW)
+    parser.add_argument("--tokens", required=True, type=int)
     parser.add_argument("--cache", required=True, choices=["f32", "f16"])
     parser.add_argument("--port", required=True, type=int)
     given = parser.parse_args()
     settings = xllamacpp.CommonParams()
     settings.model.path = str(given.gguf)
     settings.hostnames, settings.port = ["127.0.0.1"], given.port
-    settings.n_parallel, settings.n_ctx = given.slots, given.slots * given.window
+    settings.n_parallel, settings.n_ctx = given.slots, given.tokens
     kind = xllamacpp.ggml_type
     settings.cache_type_k = settings.cache_type_v = kind.GGML_TYPE_F32 if given.cache == "f32" else kind.GGML_TYPE_F16
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = len(os.sched_getaffinity(0))
