@@ -46,6 +46,8 @@ PEERS: dict[str, Callable[[], Peer]] = {
     "ctranslate2": CTranslate2,
     "ctranslate2-int8": lambda: CTranslate2(int8=True),
     "ctranslate2-one": lambda: CTranslate2(workers=1),
+    "padserve-bfloat16": lambda: Padserve(name="padserve bfloat16", own_dtype="bfloat16", exact=False),
+    "padserve-int8": lambda: Padserve(name="padserve int8", own_dtype="int8", exact=False),
 }
 DEFAULT_PEERS = ("infinity", "vllm", "pipeline", "llamacpp", "ctranslate2")
 

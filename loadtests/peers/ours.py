@@ -49,7 +49,7 @@ ASKS = {
 
 @dataclass(frozen=True, slots=True)
 class Padserve:
-    """``settings``: more environment, such as ``PADSERVE_WORKERS``."""
+    """``settings``: more environment, such as ``PADSERVE_WORKERS``. ``own_dtype``: in place of the comparison's."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     name: str = "padserve"
@@ -57,6 +57,7 @@ class Padserve:
     asks: Mapping[str, Ask] = field(default_factory=lambda: ASKS)
     dtypes: Sequence[str] = BOTH_DTYPES
     exact: bool = True
+    own_dtype: str = ""
 
     def prepare(self, task: str, model: Path) -> None:
         """It is installed: this runs in its environment."""
@@ -73,7 +74,7 @@ class Padserve:
                 "--port",
                 str(port),
             ),
-            *("--dtype", dtype, "--log-level", "warning"),
+            *("--dtype", self.own_dtype or dtype, "--log-level", "warning"),
         ]
 
     def environment(self) -> Mapping[str, str]:

@@ -148,7 +148,7 @@ def slow_classifier(folder: Path) -> None:
     """Large enough that a batch takes a noticeable part of a second, for tests of queues, deadlines and draining."""
     sizes: dict[str, Any] = {
         "hidden_size": 256,
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 12,
         "num_attention_heads": 4,
         "intermediate_size": 1024,
     }

@@ -109,14 +109,23 @@ def test_a_passage_is_made_of_as_many_tokens_as_asked_for(peer: Peer) -> None:
 
 def test_only_the_quantized_peers_may_give_other_answers() -> None:
     other = {name for name, peer in EVERY.items() if not peer.exact}
-    assert other == {"onnxruntime-int8", "llamacpp-int8", "llamacpp-int4", "ctranslate2-int8"}
+    quantized = {"onnxruntime-int8", "llamacpp-int8", "llamacpp-int4", "ctranslate2-int8"}
+    assert other == quantized | {"padserve-bfloat16", "padserve-int8"}
 
 
 def test_the_peers_of_a_task_are_those_that_serve_it() -> None:
     every = {name for task in TASKS for name in serving(task, "float32")}
     assert every == set(PEERS)
     assert set(serving("translate-beams", "float32")) == {
-        *("naive", "pipeline", "ctranslate2", "ctranslate2-int8", "ctranslate2-one")
+        *(
+            "naive",
+            "pipeline",
+            "ctranslate2",
+            "ctranslate2-int8",
+            "ctranslate2-one",
+            "padserve-bfloat16",
+            "padserve-int8",
+        )
     }
     assert {"vllm", "llamacpp", "continuous"} <= set(serving("generate", "bfloat16"))
     assert not {"infinity", "vllm", "infinity-optimum"} & set(serving("fill-mask", "float32"))
