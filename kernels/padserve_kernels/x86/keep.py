@@ -12,6 +12,8 @@ from typing import Any
 
 import numba
 
+from padserve_kernels.x86.features import TILES, tiled
+
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -35,5 +37,6 @@ def _folder() -> Path:
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(PACKAGE.rglob("*.py")):
         digest.update(source.read_bytes())
+    digest.update(bytes(tiled(kind) for kind in TILES))  # what the system permits, numba does not look at
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "padserve" / f"compiled-{digest.hexdigest()[:16]}"

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+from numba.extending import overload
 
-from padserve_kernels.x86.features import Kind
-from padserve_kernels.x86.tiles import LANES, ROWS, VECTORS, small_product
+from padserve_kernels.x86.amx import tiled_product, widened_product
+from padserve_kernels.x86.features import TILE_WORDS, Kind, tiled
+from padserve_kernels.x86.tiles import KIND_OF, LANES, ROWS, VECTORS, small_product
 
 PANEL = LANES * VECTORS
 IN_WORD: dict[Kind, int] = {"float32": 1, "bfloat16": 2, "int8": 4, "int8_weights": 2}
@@ -29,8 +31,9 @@ OPERAND: dict[Kind, Any] = {
 
 
 def words_of(kind: Kind, width: int) -> int:
-    """32-bit words that hold a row of ``width``."""
-    return -(-width // IN_WORD[kind])
+    """32-bit words that hold a row of ``width``, of processors with tile registers whole tiles of them."""
+    words = -(-width // IN_WORD[kind])
+    return -(-words // TILE_WORDS) * TILE_WORDS if tiled(kind) else words
 
 
 def padded(outputs: int) -> int:
@@ -48,13 +51,25 @@ def pack_weight(kind: Kind, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(panels).reshape(-1)
 
 
-@njit(nogil=True)
 def product(operand, rows, weight, outputs, c):  # type: ignore[no-untyped-def]
     """``c[:rows, :outputs] = operand[:rows] @ weight`` for compiled functions.
 
     ``operand``: ``[>= rows, in_features]`` float32, uint16 or uint8, see `small_product`. ``weight``: flat, from
     `pack_weight`. ``outputs``: a multiple of 64. ``c``: ``[>= rows, >= outputs]`` of 32-bit elements.
     """
+    raise NotImplementedError("for compiled functions")
+
+
+@overload(product, jit_options={"nogil": True})
+def _product(operand, rows, weight, outputs, c):  # type: ignore[no-untyped-def]
+    kind = KIND_OF[operand.dtype, weight.dtype]
+    if not tiled(kind):
+        return _product_of_rows.py_func
+    return (widened_product if kind == "int8_weights" else tiled_product).py_func
+
+
+@njit(nogil=True)
+def _product_of_rows(operand, rows, weight, outputs, c):  # type: ignore[no-untyped-def]
     a, a_stride = operand.ctypes.data, operand.strides[0]
     to, c_stride = c.ctypes.data, c.strides[0]
     words = a_stride // 4
